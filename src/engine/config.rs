@@ -119,7 +119,8 @@ pub struct EngineConfig {
     pub flash_attention: FlashAttention,
     /// Tokens of one batch at most.
     pub n_batch: usize,
-    /// Prompt tokens of a batch while generations are running: how long a long prompt may hold them up.
+    /// Prompt tokens of a batch while generations are running: how long a long prompt may hold them up. More, up to `n_batch`, on
+    /// a GPU that takes less than 100 ms for them.
     pub n_batch_shared: usize,
     /// Requests that may wait for a sequence, at least 1: every request waits, if only until the running step is over.
     pub max_queue: usize,

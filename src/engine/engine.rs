@@ -19,6 +19,7 @@ use crate::handle::EngineHandle;
 use crate::live_state::LiveState;
 use crate::liveness::{EndFlag, EngineLife};
 use crate::memory_check::{budget, check_memory, explain};
+use crate::pass_times::PassTimes;
 use crate::proposer::Proposer;
 use crate::request::Limits;
 use crate::sequence::Sequence;
@@ -73,6 +74,8 @@ pub struct Engine {
     is_full: bool,
     /// What the last forward pass gave.
     output: PassOutput,
+    /// Of passes with a prompt's chunk.
+    pass_times: PassTimes,
     clock: StepClock,
     /// The last step that computed something, without what came in before.
     step_took: Duration,
@@ -200,6 +203,7 @@ impl Engine {
             budget,
             is_full: false,
             output: PassOutput::default(),
+            pass_times: PassTimes::default(),
             clock,
             step_took: Duration::ZERO,
             least_part: Duration::from_millis(1),
@@ -236,9 +240,13 @@ impl Engine {
         let batches = self.batch();
         let computes = !batches.is_empty();
         for mut batch in batches {
-            let Self { state, cache, sequences, runner, output, model, .. } = self;
+            let Self { state, cache, sequences, runner, output, model, pass_times, .. } = self;
+            let has_prompt = batch.has_prompt(sequences);
             let accepted = forward(&mut batch, &mut state.memory, cache, sequences, runner, output)
                 .and_then(|txn| verify(&batch, txn, sequences, output, model.vocab()));
+            if has_prompt && accepted.is_ok() {
+                pass_times.record(batch.tokens.len(), batch.forward_ms);
+            }
             if !accepted.as_ref().is_err_and(|error| self.waits_for_memory(error)) {
                 self.commit(&batch, accepted);
             }

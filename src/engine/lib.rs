@@ -23,6 +23,7 @@ mod lines;
 mod live_state;
 mod liveness;
 mod memory_check;
+mod pass_times;
 mod pooling;
 pub mod private_files;
 mod proposer;

@@ -8,7 +8,7 @@ use model::{Pass, PassOutput, PlacedRows, Rows, RunError, Runner};
 use text::{TokenId, Vocab};
 
 use super::Engine;
-use crate::batch::{ScheduledSequence, alike};
+use crate::batch::{BatchPolicy, ScheduledSequence, alike};
 use crate::cache::SlotCache;
 use crate::schedule::schedule;
 use crate::sequence::{NOT_FINITE, Scores, Sequence, millis};
@@ -56,7 +56,7 @@ pub(super) struct Batch {
     /// What is wanted of the logits.
     wanted: Wanted,
     /// How long the pass took.
-    forward_ms: f64,
+    pub(super) forward_ms: f64,
 }
 
 impl Batch {
@@ -82,6 +82,11 @@ impl Batch {
         Self { scheduled, tokens, outputs, hidden, wanted, forward_ms: 0.0 }
     }
 
+    /// Some of its tokens are a prompt's.
+    pub(super) fn has_prompt(&self, sequences: &[Sequence]) -> bool {
+        self.scheduled.iter().any(|p| sequences[p.index].is_prefill())
+    }
+
     /// Each sequence with its tokens that were kept, as a range of the batch's; `kept`: how many.
     pub(super) fn spans<'b>(
         &'b self,
@@ -99,9 +104,8 @@ impl Batch {
 impl Engine {
     /// The batches of this step; none where nothing can be computed.
     pub(super) fn batch(&mut self) -> Vec<Batch> {
-        let n_batch = self.config.n_batch;
-        let n_shared = if self.config.n_sequences > 1 { self.config.n_batch_shared.min(n_batch) } else { n_batch };
-        let mut scheduled = schedule(&self.sequences, n_batch, n_shared, self.policy);
+        let on_host = self.model.weights().device().kind() == ggml::DeviceKind::Cpu;
+        let mut scheduled = schedule(&self.sequences, self.config.n_batch, self.n_shared(on_host), self.policy);
         if scheduled.is_empty() {
             return Vec::new();
         }
@@ -114,7 +118,6 @@ impl Engine {
         scheduled.sort_by_key(|p| self.sequences[p.index].slot);
         let wants_hidden = self.state.drafter.info().wants_hidden;
         // From a GPU the logits of a large vocabulary take longer to come than ids do.
-        let on_host = self.model.weights().device().kind() == ggml::DeviceKind::Cpu;
         let chooses = (!on_host).then_some(self.model.hparams().n_vocab);
         // A forward pass has one set of adapters.
         let groups = alike(scheduled, |p| &self.sequences[p.index].request.options().adapters);
@@ -122,6 +125,19 @@ impl Engine {
         let batches: Vec<_> = groups.into_iter().flat_map(|group| self.policy.split(group, is_prefill)).collect();
         self.clock.drafting = self.clock.start.elapsed() / batches.len() as u32;
         batches.into_iter().map(|batch| Batch::new(batch, &self.sequences, wants_hidden, chooses)).collect()
+    }
+
+    /// Prompt tokens of a batch beside generations. A GPU may take nearly as long for a few as for a whole batch; but how a prompt
+    /// is cut must not depend on a clock where bits count.
+    fn n_shared(&self, on_host: bool) -> usize {
+        let n_batch = self.config.n_batch;
+        let least = self.config.n_batch_shared.min(n_batch);
+        match self.policy {
+            _ if self.config.n_sequences == 1 => n_batch,
+            _ if on_host => least,
+            BatchPolicy::Any => self.pass_times.chunk(least, n_batch),
+            BatchPolicy::UpTo(_) | BatchPolicy::Width(_) => n_batch,
+        }
     }
 }
 
