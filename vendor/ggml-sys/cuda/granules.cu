@@ -214,7 +214,8 @@ extern "C" void granules_give_back(ggml_backend_buffer_t buffer, size_t first, s
 
 void * function_of_granules(const char * name) {
     const char * value = getenv("NEXTN_CUDA_STATE");
-    if (value && strcmp(value, "reserved") == 0) {
+    // Where nobody says, with one GPU: state on several was not tried.
+    if (value ? strcmp(value, "granules") != 0 : ggml_cuda_info().device_count > 1) {
         return nullptr;
     }
     if (strcmp(name, "nextn_granule") == 0) {

@@ -3,7 +3,8 @@
 
 namespace nextn {
 
-// Functions of the backend by name, for nextn; null if there is none, as with NEXTN_CUDA_STATE=reserved.
+// Functions of the backend by name, for nextn; null if there is none, as with NEXTN_CUDA_STATE=reserved, or with several GPUs
+// and without NEXTN_CUDA_STATE=granules.
 //
 // nextn_granule(device): bytes of a granule; 0 if the device has none.
 // nextn_granules_new(device, n, granule): a buffer of n granules of so many bytes, a multiple of what nextn_granule says. All can be read
