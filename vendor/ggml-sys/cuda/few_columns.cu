@@ -95,8 +95,9 @@ constexpr int MAX_OWN = 8;
 // Experts among which those that several tokens want are found.
 constexpr int MAX_EXPERTS = 1024;
 
-// Tokens of prompts up to which experts are served.
-constexpr int MAX_ROUTED = 1024;
+// Columns of an expert, on average, up to which prompts are served: ggml's kernel takes 128 at a time, whether they are there or not,
+// and needs as long for them as ours for about 60.
+constexpr int64_t MAX_EACH = 40;
 
 // Larger F32 matrices are worth tensor cores.
 constexpr int64_t MAX_FLOATS = 4 << 20;
@@ -121,7 +122,8 @@ bool serves(const ggml_tensor * w, const ggml_tensor * x, const ggml_tensor * id
     const bool aligned = reinterpret_cast<uintptr_t>(x->data) % 16 == 0 && x->nb[1] % 16 == 0 && x->nb[2] % 16 == 0;
     const int64_t n_tokens = ids ? x->ne[2] : x->ne[1];
     const int most = most_tokens(w->type, w->ne);
-    return is_served_here() && n_tokens <= (ids && most == MAX_COLUMNS ? MAX_ROUTED : most) && is_weight(w) && w->nb[1] == ggml_row_size(w->type, w->ne[0]) &&
+    const bool are_few_each = ids && most == MAX_COLUMNS && ids->ne[0] * n_tokens <= MAX_EACH * w->ne[2];
+    return is_served_here() && (n_tokens <= most || are_few_each) && is_weight(w) && w->nb[1] == ggml_row_size(w->type, w->ne[0]) &&
         x->type == GGML_TYPE_F32 && x->nb[0] == sizeof(float) && x->ne[3] == 1 && aligned && dst->type == GGML_TYPE_F32 &&
         dst->nb[0] == sizeof(float) &&
         (ids ? w->type != GGML_TYPE_F32 && x->ne[1] <= 64 && ids->ne[0] <= 64 : w->ne[2] == 1 && x->ne[2] == 1);
