@@ -238,7 +238,8 @@ impl Trainer {
     }
 
     /// Drafts of several parts, on a CPU each by one thread: the matrices of a head are small, and threads that share one wait for
-    /// each other. A GPU gets one after the other, all from this thread, whose stream of work it is. `learns` is the weight of a token's loss in the gradients that are wanted.
+    /// each other. A GPU gets one after the other, all from this thread, whose stream of work it is. `learns` is the weight of a
+    /// token's loss in the gradients that are wanted.
     fn each(
         &mut self,
         texts: &[Text],

@@ -132,11 +132,14 @@ impl Engine {
     fn n_shared(&self, on_host: bool) -> usize {
         let n_batch = self.config.n_batch;
         let least = self.config.n_batch_shared.min(n_batch);
-        match self.policy {
-            _ if self.config.n_sequences == 1 => n_batch,
-            _ if on_host => least,
-            BatchPolicy::Any => self.pass_times.chunk(least, n_batch),
-            BatchPolicy::UpTo(_) | BatchPolicy::Width(_) => n_batch,
+        if self.config.n_sequences == 1 {
+            n_batch
+        } else if on_host {
+            least
+        } else if self.policy == BatchPolicy::Any {
+            self.pass_times.chunk(least, n_batch)
+        } else {
+            n_batch
         }
     }
 }

@@ -154,8 +154,8 @@ struct bytes_with_scales {
 };
 
 // Q6_K: four bits of each value, then two bits, then sixteen signed scales, then d; value = d * scale * (quant - 32), of which
-// fragments are scale * (quant - 32) / SMALL, rounded to F16, of quants as of Q4_K. A block has 210 bytes, so the windows that are copied begin at the 16 bytes
-// in which it begins.
+// fragments are scale * (quant - 32) / SMALL, rounded to F16, of quants as of Q4_K. A block has 210 bytes and begins at an even one,
+// so the windows that are copied begin at the 16 bytes in which it begins: 14 times 16 bytes contain it.
 struct q6_k {
     static constexpr int BYTES = 210;
     static constexpr int WINDOW = 240;
