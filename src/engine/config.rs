@@ -232,10 +232,7 @@ impl EngineConfig {
 
     /// Which tokens may share a batch of a model.
     pub(crate) fn batch_policy(&self, facts: &Facts) -> BatchPolicy {
-        // What a GPU promises is of its kernels for attention over F16.
-        let f16 = self.cache_type_k == CacheType::F16 && self.cache_type_v == CacheType::F16;
-        let fused = self.flash_attention != FlashAttention::Off;
-        match (self.exact, facts.rows_alike.filter(|_| facts.on_cpu || f16 && fused)) {
+        match (self.exact, facts.rows_alike_with(&self.plain_state(facts))) {
             (Exact::Off, _) => BatchPolicy::Any,
             (Exact::On, Some(n)) => BatchPolicy::UpTo(n),
             (Exact::On, None) => BatchPolicy::Width(EXACT_WIDTH),
@@ -321,18 +318,27 @@ pub enum EngineError {
 
 #[cfg(test)]
 mod tests {
+    use ggml::Device;
+    use memory::{Kv, LayerState, StateLayout};
+
     use super::*;
 
-    /// What a backend says of its kernels holds for fused attention over F16; all else keeps batches of one width.
+    /// What a backend says of its kernels holds for fused attention over cells that these read; all else keeps batches of one width.
     #[test]
-    fn a_gpus_promise_is_of_f16_cells() {
-        let gpu = Facts { rows_alike: Some(48), ..Facts::default() };
+    fn a_gpus_promise_is_of_the_cells_that_its_kernels_read() {
+        // The host's processor stands for a GPU that says nothing of its kernels.
+        let kv = Kv { n_head_kv: 1, d_k: 64, d_v: 64, window: None, latent: false };
+        let layout = StateLayout { layers: vec![LayerState::Kv(kv)] };
+        let gpus = vec![Device::cpu().unwrap()];
+        let silent = Facts { rows_alike: Some(48), layout, gpus, ..Facts::default() };
+        let gpu = Facts { gpus: Vec::new(), ..silent.clone() };
         let policy =
             |facts: &Facts, config: EngineConfig| EngineConfig { exact: Exact::On, ..config }.batch_policy(facts);
         let quantised = || EngineConfig { cache_type_v: CacheType::Q8_0, ..EngineConfig::default() };
         let unfused = EngineConfig { flash_attention: FlashAttention::Off, ..EngineConfig::default() };
         assert_eq!(policy(&gpu, EngineConfig::default()), BatchPolicy::UpTo(48));
-        assert_eq!(policy(&gpu, quantised()), BatchPolicy::Width(EXACT_WIDTH));
+        assert_eq!(policy(&gpu, quantised()), BatchPolicy::UpTo(48));
+        assert_eq!(policy(&silent, quantised()), BatchPolicy::Width(EXACT_WIDTH));
         assert_eq!(policy(&gpu, unfused), BatchPolicy::Width(EXACT_WIDTH));
         assert_eq!(
             policy(&Facts { rows_alike: None, ..gpu.clone() }, EngineConfig::default()),

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ptr::NonNull;
 
 use ggml_sys as sys;
+use kernels::Turbo;
 
 use crate::dtype::Dtype;
 use crate::error::Error;
@@ -32,7 +33,11 @@ pub enum DeviceKind {
 
 type ColumnsAlike = unsafe extern "C" fn(i32, *const i64) -> i32;
 type QueriesAlike = unsafe extern "C" fn(i64) -> i32;
+type QueriesAlikeOver = unsafe extern "C" fn(i64, i32, i32) -> i32;
 type StatesByNumber = unsafe extern "C" fn(i64, i64, i64) -> i32;
+
+/// How keys or values are kept: the type of their tensor, and that of our own which its bytes are of.
+pub type KeptAs = (Dtype, Option<Turbo>);
 
 impl Device {
     /// Every device, in ggml's order.
@@ -169,6 +174,26 @@ impl Device {
         // SAFETY: it takes any number.
         let n = unsafe { function?(i64::try_from(head_size).ok()?) };
         usize::try_from(n).ok().filter(|&n| n > 0)
+    }
+
+    /// The same over cells of these types for keys and for values: ggml's, or those of our own.
+    pub fn queries_alike_over(self, head_size: usize, k: KeptAs, v: KeptAs) -> Option<usize> {
+        if (k.0, v.0) == (Dtype::F16, Dtype::F16) {
+            return self.queries_alike(head_size);
+        }
+        let found = self.function(c"nextn_queries_alike_over");
+        // SAFETY: null or, by this name, of this type.
+        let function: Option<QueriesAlikeOver> = unsafe { std::mem::transmute(found) };
+        let number = |(dtype, turbo): KeptAs| turbo.map_or(dtype.raw() as i32, |turbo| -i32::from(turbo.bits()));
+        // SAFETY: it takes any numbers.
+        let n = unsafe { function?(i64::try_from(head_size).ok()?, number(k), number(v)) };
+        usize::try_from(n).ok().filter(|&n| n > 0)
+    }
+
+    /// True for a device that is no CPU and has kernels of ours that round rows to this type.
+    pub(crate) fn keeps(self, turbo: Turbo) -> bool {
+        let kept = (Dtype::I8, Some(turbo));
+        self.queries_alike_over(turbo.group(), kept, kept).is_some()
     }
 
     /// Rows of a sequence up to which a device that is no CPU computes recurrent layers that go on from [`crate::PastState::Among`]

@@ -81,7 +81,7 @@ mod weights;
 pub use batch_invariance::{BatchInvariance, SMALL_FLOATS};
 pub use control_groups::{ControlGroup, control_groups};
 pub use cores::n_cores;
-pub use device::{Device, DeviceKind};
+pub use device::{Device, DeviceKind, KeptAs};
 pub use dtype::Dtype;
 pub use error::{Error, version};
 pub use executor::{Data, Executor, Outputs, Stats};

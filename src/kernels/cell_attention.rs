@@ -464,10 +464,15 @@ unsafe fn on_isa(isa: Isa, o: &Operands, thread: [usize; 2]) {
     FLOATS.set(floats);
 }
 
+/// The parameter that tells [`attention_over_cells`] from other nodes with functions, at [`FIRST_PARAMETER`]: a device that attends by
+/// itself (`vendor/ggml-sys/cuda/attention.cu`) follows this file.
+pub const ATTEND_CELLS: i32 = 0x6174_7463;
+
 /// `src[0]: [d_k, n_rows, n_head, n_seqs]` F32 queries with whole rows, `src[1]` keys and `src[2]` values, `[.., n_cells, n_head_kv,
 /// n_seqs]` of any type that unpacks or in bytes as [`Turbo`] has them, `src[3]: [n_cells, >= n_rows, 1, n_seqs]` F16 mask of zeros
 /// and minus infinities, and perhaps `src[4]: [n_head]` F32 sinks give `dst: [d_v, n_head, n_rows, n_seqs]` F32.
-/// Parameters: [`Turbo::word`] of keys and of values, scale, a cap on scores, 0 for none, and `d_v`.
+/// Parameters: [`ATTEND_CELLS`], [`Turbo::word`] of keys and of values, scale, a cap on scores, 0 for none, `d_v`, and 0 (1 where
+/// `src[4]` says whose cells each sequence reads and sinks come behind it: only devices take that).
 ///
 /// # Safety
 /// The node contract.
@@ -496,7 +501,7 @@ unsafe fn on_node(dst: *mut sys::ggml_tensor, [ith, nth]: [c_int; 2], apart: boo
     let [q, k, v, mask] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
     // SAFETY: null, or an operand.
     let sinks = unsafe { dst.src[4].as_ref() };
-    let parameter = |i: usize| dst.op_params[FIRST_PARAMETER + i];
+    let parameter = |i: usize| dst.op_params[FIRST_PARAMETER + 1 + i];
     let cells = |t: &sys::ggml_tensor, word: i32, d: i64| Cells {
         turbo: Turbo::from_word(word).map(|turbo| (turbo, turbo.table())),
         dtype: t.type_,

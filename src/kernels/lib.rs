@@ -65,7 +65,7 @@ mod which;
 
 pub use activations::Shape;
 pub use attention::{MAX_HEAD, attention_to_all};
-pub use cell_attention::{BESIDE, RUN, attention_over_cells, attention_over_runs, sums_of_runs};
+pub use cell_attention::{ATTEND_CELLS, BESIDE, RUN, attention_over_cells, attention_over_runs, sums_of_runs};
 pub use delta_rule::{DELTA_RULE, HEAD_SIZES, delta_rule};
 pub use experts::{NO_EXPERT, expert_products, experts_left, head_products};
 pub use geglu::{gated_gelu, gelu};
@@ -75,6 +75,6 @@ pub use joined::{JOINED_ROWS, join_rows, reads_joined};
 pub use mask::{MASK_OF_SPANS, mask_of_spans};
 pub use nodes::{NodeFn, product, quantise_for_k_types, quantise_for_q8_0};
 pub use short_conv::{CHANNELS_AT_ONCE, PAST, SHORT_CONV, TAPS, short_conv};
-pub use turbo::{FIRST_PARAMETER, GROUPS, Turbo, store_turbo};
+pub use turbo::{FIRST_PARAMETER, GROUPS, STORE_TURBO, Turbo, store_turbo};
 pub use weight_type::{ActivationFormat, FEW_COLUMNS, WeightType};
 pub use weighted_rows::weighted_rows;

@@ -39,6 +39,11 @@ impl Turbo {
         matches!(bits, 3 | 4).then_some(Self { bits: bits as u8, group: group as u8 })
     }
 
+    /// Bits of a value.
+    pub fn bits(self) -> u8 {
+        self.bits
+    }
+
     /// Values of a group.
     pub fn group(self) -> usize {
         self.group.into()
@@ -194,8 +199,12 @@ fn transform(x: &mut [f32]) {
 /// Where a node's own parameters begin among those of ggml, behind its function.
 pub const FIRST_PARAMETER: usize = 8;
 
+/// The parameter that tells [`store_turbo`] from other nodes with functions, at [`FIRST_PARAMETER`]: a device that rounds rows by
+/// itself (`vendor/ggml-sys/cuda/stores.cu`) follows this file.
+pub const STORE_TURBO: i32 = 0x7374_6f72;
+
 /// Writes rows `src[1]: [n, n_rows]` F32, whole ones, over rows `src[2]: [n_rows]` (I64) of `src[0]`, bytes. `dst` is left as it
-/// is. Parameter: [`Turbo::word`].
+/// is. Parameters: [`STORE_TURBO`], [`Turbo::word`].
 ///
 /// # Safety
 /// The node contract; ids are rows of `src[0]`, which has the bytes of `n` values in each.
@@ -204,7 +213,7 @@ pub unsafe extern "C" fn store_turbo(dst: *mut sys::ggml_tensor, ith: c_int, nth
     let dst = unsafe { &*dst };
     // SAFETY: the node has three operands.
     let [cache, rows, ids] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
-    let Some(turbo) = Turbo::from_word(dst.op_params[FIRST_PARAMETER]) else { return };
+    let Some(turbo) = Turbo::from_word(dst.op_params[FIRST_PARAMETER + 1]) else { return };
     let (n, n_rows) = (turbo.group(), rows.ne[1] as usize);
     let n_groups = rows.ne[0] as usize / n;
     for part in (ith as usize..n_rows * n_groups).step_by(nth as usize) {

@@ -1,4 +1,4 @@
-//! In which types keys and values are kept: ggml's, and two of our own for CPUs.
+//! In which types keys and values are kept: ggml's, and two of our own.
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ pub enum CacheType {
     Iq4Nl,
     /// 0.56 bytes.
     Q4_0,
-    /// 0.52 bytes, rotated, uneven steps; CPUs only.
+    /// 0.52 bytes, rotated, uneven steps; for CPUs, and GPUs with kernels of ours.
     Turbo4,
     /// 0.39 bytes, likewise.
     Turbo3,
@@ -79,7 +79,7 @@ impl CacheType {
         }
     }
 
-    /// True for types of our own, which only a CPU computes with.
+    /// True for types of our own.
     pub fn is_turbo(self) -> bool {
         self.turbo_bits().is_some()
     }

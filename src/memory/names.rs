@@ -5,7 +5,7 @@ use ggml::{Device, DeviceKind};
 
 use crate::cache_type::CacheType;
 use crate::layout::{Kv, LayerState, Recurrent};
-use crate::slots::Memory;
+use crate::slots::{Memory, MemoryConfig};
 
 /// Rows of a sequence from which on a mask is large enough to be made by the device.
 pub(crate) const ROWS_OF_SPANS: usize = 64;
@@ -48,10 +48,16 @@ impl Memory {
 
     /// Rows of a sequence up to which a device attends to cells of slots that an input names.
     fn rows_of_cells(&self, kv: Kv, device: Device) -> Option<usize> {
-        let config = &self.config;
-        let plain = !config.v_transposed && config.type_k == CacheType::F16 && config.type_v == CacheType::F16;
-        let served = plain && !kv.latent && kv.window.is_none() && kv.d_k == kv.d_v;
-        served.then(|| device.queries_alike(kv.d_k)).flatten()
+        let served = !self.config.v_transposed && !kv.latent && kv.window.is_none() && kv.d_k == kv.d_v;
+        served.then(|| self.config.rows_read_alike(kv, device)).flatten()
+    }
+}
+
+impl MemoryConfig {
+    /// Rows up to which kernels of ours attend to the cells of a layer on this device, which is no CPU; `None` if they do not.
+    pub(crate) fn rows_read_alike(&self, kv: Kv, device: Device) -> Option<usize> {
+        let kept = |t: CacheType| (t.dtype(), t.turbo(kv.d_k));
+        device.queries_alike_over(kv.d_k, kept(self.type_k), kept(self.type_v))
     }
 }
 

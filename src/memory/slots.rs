@@ -174,7 +174,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::Layout`]: no slots, no positions, no snapshots, a quantised type whose block does not divide a head,
-    /// transposed values of a quantised type, a type of our own on a GPU, an empty window, or more than [`MAX_KINDS`] of windows. [`Error::Device`]: no
+    /// transposed values of a quantised type, a type of our own on a GPU without kernels for it, an empty window, or more than [`MAX_KINDS`] of windows. [`Error::Device`]: no
     /// room.
     pub fn placed(
         place: impl Fn(usize) -> Device,
@@ -215,11 +215,12 @@ impl Memory {
         let (mut specs, mut parts) = (Vec::new(), Vec::new());
         for (il, layer) in layout.layers.iter().enumerate() {
             let device = place(il);
-            if let (LayerState::Kv(_), Some(t)) = (layer, config.turbo_type())
+            if let (LayerState::Kv(kv), Some(t)) = (layer, config.turbo_type())
                 && device.kind() != DeviceKind::Cpu
+                && (kv.latent || kv.d_k != kv.d_v || config.rows_read_alike(*kv, device).is_none())
             {
                 return refuse(format!(
-                    "{} keeps layer {il}, and only a CPU computes with cells of type {t}: use q4_0, or -ngl 0",
+                    "{} keeps layer {il}, and has no kernels for its cells of type {t}: use q4_0, or -ngl 0",
                     device.name()
                 ));
             }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use ggml::{DeviceKind, LoadProgress, Mapping, WeightsBuilder};
+use ggml::{Device, DeviceKind, LoadProgress, Mapping, WeightsBuilder};
 use gguf::{Header, SplitInfo};
 use memory::LayerState;
 
@@ -196,7 +196,7 @@ impl Model {
             tool_use_template: meta.str("tokenizer.chat_template.tool_use")?.map(str::to_owned),
             sampling: sampling_defaults(meta)?,
             embedding,
-            facts: Facts { on_cpu, rows_alike: rows_alike(&facts, &weights), ..facts },
+            facts: Facts { on_cpu, rows_alike: rows_alike(&facts, &weights), gpus: gpus(&weights).collect(), ..facts },
             n_files: [n_model, of_head.len()],
             rope: options.rope,
             fingerprints: OnceLock::new(),
@@ -223,12 +223,16 @@ fn lock<'m>(mappings: impl Iterator<Item = &'m Mapping> + Clone, progress: &Load
     }
 }
 
+/// GPUs that weights lie on.
+fn gpus(weights: &ggml::Weights) -> impl Iterator<Item = Device> {
+    weights.devices().iter().copied().filter(|d| d.kind() != DeviceKind::Cpu)
+}
+
 /// See [`Model::rows_alike`]: products, and on GPUs attention over F16 cells.
 fn rows_alike(facts: &Facts, weights: &ggml::Weights) -> Option<usize> {
-    let gpus = || weights.devices().iter().filter(|d| d.kind() != DeviceKind::Cpu);
     let of_layer = |layer: &LayerState| match layer {
-        LayerState::Kv(kv) if kv.latent || kv.d_k != kv.d_v => gpus().next().is_none().then_some(usize::MAX),
-        LayerState::Kv(kv) => gpus().try_fold(usize::MAX, |least, d| Some(least.min(d.queries_alike(kv.d_k)?))),
+        LayerState::Kv(kv) if kv.latent || kv.d_k != kv.d_v => gpus(weights).next().is_none().then_some(usize::MAX),
+        LayerState::Kv(kv) => gpus(weights).try_fold(usize::MAX, |least, d| Some(least.min(d.queries_alike(kv.d_k)?))),
         LayerState::None | LayerState::Recurrent(_) => Some(usize::MAX),
     };
     let products = weights.rows_alike()?;
@@ -303,6 +307,7 @@ fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
         head_row_bytes: opened.draft_heads().into_iter().filter_map(|id| weights.row_bytes(id)).sum(),
         on_cpu: false,
         rows_alike: None,
+        gpus: Vec::new(),
         layer_width: widths.into_values().max().unwrap_or(0),
         hparams,
     }

@@ -5,7 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use memory::{LayerState, MemoryConfig, StateLayout};
+use ggml::Device;
+use memory::{CacheType, LayerState, MemoryConfig, StateLayout};
 
 use crate::architecture::Hparams;
 use crate::draft::DraftBlock;
@@ -31,6 +32,8 @@ pub struct Facts {
     pub on_cpu: bool,
     /// See [`crate::Model::rows_alike`]; `None` as long as it is open where the weights lie.
     pub rows_alike: Option<usize>,
+    /// GPUs that weights lie on; none as long as that is open.
+    pub gpus: Vec<Device>,
     /// Numbers that a layer makes of one row, where it makes most: the outputs of all of its matrices.
     pub layer_width: usize,
 }
@@ -39,6 +42,21 @@ impl Facts {
     /// See [`crate::Model::n_mtp_layers`].
     pub fn n_mtp_layers(&self) -> usize {
         if self.block.is_some() { 1 } else { self.head.len() }
+    }
+
+    /// [`Facts::rows_alike`] with a KV cache of this type: GPUs say it of each type.
+    pub fn rows_alike_with(&self, state: &MemoryConfig) -> Option<usize> {
+        let of_layer = |least: usize, layer: &LayerState| {
+            let LayerState::Kv(kv) = layer else { return Some(least) };
+            let kept = |t: CacheType| (t.dtype(), t.turbo(kv.d_k));
+            let (k, v) = (kept(state.type_k), kept(state.type_v));
+            self.gpus.iter().try_fold(least, |least, d| Some(least.min(d.queries_alike_over(kv.d_k, k, v)?)))
+        };
+        let n = self.rows_alike?;
+        match self.on_cpu {
+            true => Some(n),
+            false => (!state.v_transposed).then(|| self.layout.layers.iter().try_fold(n, of_layer)).flatten(),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! KV caches in types of our own, [`Turbo`]: rows go in as they are rounded, attention unpacks them as it reads. A CPU computes
-//! both, in kernels of the crate `kernels`.
+//! both, in kernels of the crate `kernels`; so does a GPU with kernels of ours ([`crate::Device::queries_alike_over`]).
 
-use kernels::{BESIDE, Isa, RUN, Turbo};
+use kernels::{ATTEND_CELLS, BESIDE, Isa, RUN, STORE_TURBO, Turbo};
 
 use super::attention::Scores;
 use super::checks::ask;
@@ -20,9 +20,22 @@ pub struct Cells<'g> {
     pub turbo: Option<Turbo>,
 }
 
+/// Where sequences read cells by number: `slots`, i32 `[n_seqs]`, has one of `n_slots` for each sequence.
+pub type Slots<'g> = (Tensor<'g>, usize);
+
 impl Cells<'_> {
+    /// The device that they lie on, if it has kernels of ours that attend to cells of this type.
+    fn lie_where_they_are_read(&self) -> bool {
+        let (dtype, turbo) = (self.rows.dtype(), self.turbo);
+        let reads = |device: crate::Device| {
+            let kept = (dtype, turbo);
+            usize::try_from(self.d()?).ok().and_then(|d| device.queries_alike_over(d, kept, kept))
+        };
+        self.rows.lies_on_host() || self.rows.device().and_then(reads).is_some()
+    }
+
     /// Values of a row; `None` where its bytes are not whole groups.
-    fn d(&self) -> Option<i64> {
+    pub(super) fn d(&self) -> Option<i64> {
         let (n, turbo) = (self.rows.ne()[0], self.turbo);
         turbo.map_or(Some(n), |t| {
             let block = t.block_bytes() as i64;
@@ -32,8 +45,8 @@ impl Cells<'_> {
 }
 
 impl<'g> Graph<'g> {
-    /// Writes rows `from: [n, n_ids]` (F32) over the rows `ids: [n_ids]` (I64) of `into: [bytes, n_rows]`, state of a CPU in
-    /// bytes ([`Dtype::I8`]), as [`Turbo`] has them. The result is of no use; pass it to [`Graph::keep`]. Ids are checked as for
+    /// Writes rows `from: [n, n_ids]` (F32) over the rows `ids: [n_ids]` (I64) of `into: [bytes, n_rows]`, state in bytes
+    /// ([`Dtype::I8`]), as [`Turbo`] has them. The result is of no use; pass it to [`Graph::keep`]. Ids are checked as for
     /// [`Graph::get_rows`].
     pub fn store_turbo(&self, into: Tensor<'g>, from: Tensor<'g>, ids: Tensor<'g>, turbo: Turbo) -> Tensor<'g> {
         const OP: &str = "store_turbo";
@@ -45,7 +58,9 @@ impl<'g> Graph<'g> {
         let types = from.dtype() == Dtype::F32 && ids.dtype() == Dtype::I64 && into.dtype() == Dtype::I8;
         let sound = self
             .check(OP, fits && types, || format!("`from` {from:?}, `ids` {ids:?} do not fit `into` {into:?}"))
-            && self.check(OP, into.lies_on_host(), || format!("`into` {into:?} does not lie in memory of the host"))
+            && self.check(OP, into.lies_on_host() || into.device().is_some_and(|d| d.keeps(turbo)), || {
+                format!("`into` {into:?} lies on a device that does not round rows so")
+            })
             && self.check_elements(OP, "into", into)
             && self.check_elements(OP, "from", from)
             && self.check_elements(OP, "ids", ids)
@@ -54,7 +69,7 @@ impl<'g> Graph<'g> {
             return from;
         }
         let ids = self.bounded(OP, ids, na[1]);
-        let parameters = [Turbo::word(Some(turbo))];
+        let parameters = [STORE_TURBO, Turbo::word(Some(turbo))];
         self.custom_of(OP, Dtype::F32, [1; 4], &[into, from, ids], kernels::store_turbo, &parameters)
     }
 
@@ -67,12 +82,15 @@ impl<'g> Graph<'g> {
 
     /// Attention over cells as they are kept, in bytes as [`Turbo`] has them too: `q: [d_k, n_rows, n_head, n_seqs]` F32,
     /// `mask: [n_cells, >= n_rows, 1, n_seqs]` F16, zeros and minus infinities, contiguous; gives
-    /// `[d_v, n_head, n_rows, n_seqs]`. A token has the same bits in any company.
+    /// `[d_v, n_head, n_rows, n_seqs]`. On a CPU a token has the same bits in any company, on a GPU in that of so many as
+    /// [`crate::Device::queries_alike_over`] says. On a GPU `k` and `v` may be windows on cells of the first slots, and an input says
+    /// whose are read.
     pub fn attend_cells(
         &self,
         (q, k, v): (Tensor<'g>, Cells<'g>, Cells<'g>),
         mask: Tensor<'g>,
         scores: &Scores<'g>,
+        slots: Option<Slots<'g>>,
     ) -> Tensor<'g> {
         const OP: &str = "attend_cells";
         let (nq, nk, nv, nm) = (q.ne(), k.rows.ne(), v.rows.ne(), mask.ne());
@@ -87,7 +105,7 @@ impl<'g> Graph<'g> {
             return self.fail(OP, format!("`q` {q:?}, `k` {k:?}, `v` {v:?}, `mask` {mask:?} do not fit"));
         };
         let readable = |cells: Cells<'g>| match cells.turbo {
-            Some(_) => cells.rows.dtype() == Dtype::I8 && cells.rows.lies_on_host(),
+            Some(_) => cells.rows.dtype() == Dtype::I8 && cells.lie_where_they_are_read(),
             None => cells.rows.dtype().unpacks(),
         };
         let ne = [d_v, nq[2], nq[1], nq[3]];
@@ -104,12 +122,22 @@ impl<'g> Graph<'g> {
         if !sound {
             return q;
         }
+        let on_host = k.rows.lies_on_host();
         let mut args = vec![q, k.rows, v.rows, mask];
+        if let Some(slots) = slots {
+            let Some(slots) = self.slots_of(OP, (k.rows, v.rows), nq[3], slots, !on_host) else { return q };
+            args.push(slots);
+        }
         let floats = [scores.scale, scores.softcap.unwrap_or(0.0)].map(|x| x.to_bits() as i32);
         let Ok(n_values) = i32::try_from(d_v) else { return self.fail(OP, format!("heads of {d_v} values")) };
         let of_values = Turbo::word(v.turbo);
-        let parameters = [Turbo::word(k.turbo), of_values, floats[0], floats[1], n_values];
+        let [of_keys, has_slots] = [Turbo::word(k.turbo), slots.is_some().into()];
+        let parameters = [ATTEND_CELLS, of_keys, of_values, floats[0], floats[1], n_values, has_slots];
         let n_runs = (nk[1] as usize).div_ceil(RUN) as i64;
+        if !on_host {
+            args.extend(scores.sinks);
+            return self.attend_on_device(ne, (q, k, v), &args, &parameters);
+        }
         if n_runs == 1 || nq[1] >= MANY_ROWS {
             args.extend(scores.sinks);
             return self.custom_of(OP, Dtype::F32, ne, &args, kernels::attention_over_cells, &parameters);
@@ -122,5 +150,35 @@ impl<'g> Graph<'g> {
         let mut args = vec![runs];
         args.extend(scores.sinks);
         self.custom_of(OP, Dtype::F32, ne, &args, kernels::sums_of_runs, &[of_values])
+    }
+
+    /// The node of [`Graph::attend_cells`] on a GPU, whose result has the dimensions `ne`. More rows than our kernels for few take are
+    /// computed over cells as F16, by queries that are rotated: there is room for both behind the result.
+    fn attend_on_device(
+        &self,
+        ne: [i64; 4],
+        (q, k, v): (Tensor<'g>, Cells<'g>, Cells<'g>),
+        args: &[Tensor<'g>],
+        parameters: &[i32],
+    ) -> Tensor<'g> {
+        const OP: &str = "attend_cells";
+        let fun = kernels::attention_over_cells;
+        let (nq, nk) = (q.ne(), k.rows.ne());
+        let kept = |cells: Cells<'g>| (cells.rows.dtype(), cells.turbo);
+        let few = k.rows.device().and_then(|d| d.queries_alike_over(usize::try_from(nq[0]).ok()?, kept(k), kept(v)));
+        if few.is_some_and(|few| nq[1] <= few as i64) {
+            return self.custom_of(OP, Dtype::F32, ne, args, fun, parameters);
+        }
+        // In floats, each beginning at 256 bytes.
+        let (n, n_q) = (ne.iter().product::<i64>(), nq.iter().product::<i64>());
+        let n_cells = nk[1] * nk[2] * nk[3];
+        let all = [n, nq[0] * n_cells / 2, ne[0] * n_cells / 2, n_q].map(|n| (n + 63) / 64 * 64);
+        let with_room = [all.iter().sum(), 1, 1, 1];
+        if !self.check_size(OP, Dtype::F32, with_room) {
+            return q;
+        }
+        let whole = self.custom_of(OP, Dtype::F32, with_room, args, fun, parameters);
+        let result = self.view(whole, [n, 1, 1, 1], [whole.nb()[0] * n as usize; 3], 0);
+        self.reshape(result, ne)
     }
 }

@@ -81,15 +81,14 @@ fn over_cells<'g>(
         let q = g.view(q, ne, [nb[1], nb[2], nb[2] * s.n_rows], nb[2] * s.first_row);
         let q = g.permute(q, [0, 2, 1, 3]); // now [d_k, n_rows, n_head, n_seqs]
         let (Some(k), Some(v)) = (inputs.view.k(g, il, s), inputs.view.v(g, il, s)) else { return q };
-        let rows = (q, k.rows, v.rows);
         if let Some(slots) = numbers.slots {
             let slots = (slots, inputs.view.n_slots());
-            return in_rows(g, s, g.flash_attn_among(rows, mask, scores, slots));
+            return in_rows(g, s, g.flash_attn_among((q, k, v), mask, scores, slots));
         }
         match inputs.view.v_transposed() {
             true => gqa_folded(g, s, (q, k.rows), mask, scores, |weights| weigh(v.rows, weights)),
-            false if g.attends_itself(k, v) => in_rows(g, s, g.attend_cells((q, k, v), mask, scores)),
-            false => in_rows(g, s, g.flash_attn_of(rows, mask, scores)),
+            false if g.attends_itself(k, v) => in_rows(g, s, g.attend_cells((q, k, v), mask, scores, None)),
+            false => in_rows(g, s, g.flash_attn_of((q, k.rows, v.rows), mask, scores)),
         }
     });
     inputs.view.rotate_v(g, il, join(g, parts).unwrap_or(q))

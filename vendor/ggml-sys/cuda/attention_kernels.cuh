@@ -1,4 +1,5 @@
-// Kernels for attention of few queries over cells of F16, on GPUs with tensor cores (sm_80 and later).
+// Kernels for attention of few queries over cells of F16, or of blocks that are unpacked to F16, on GPUs with tensor cores (sm_80 and
+// later).
 //
 // A thread block takes the queries of a key head and a chunk of cells, 64 at a time; a second kernel adds the chunks of each query in
 // their order. Where a chunk begins depends on nothing: the first cells are in small chunks, so that short contexts fill a GPU, later
@@ -6,7 +7,9 @@
 // queries stand beside it, nor on how many cells behind the last that it sees are there, masked.
 #pragma once
 
+#include "cells.cuh"
 #include "dependent_launch.cuh"
+#include "rotation.cuh"
 #include "tensor_cores.cuh"
 
 #include <cuda_fp16.h>
@@ -30,11 +33,11 @@ constexpr int chunks_of(int n_cells) {
 static_assert(first_cell(32) == 2048 && first_cell(34) == 2560 && chunks_of(2048) == 32 && chunks_of(2049) == 33 && chunks_of(2368) == 34, "");
 
 // What a launch computes. A column is a query of a token: column c of a key head is head c % group of token c / group.
-struct attention {
+struct few_queries {
     const float * q;
     int64_t q_token, q_head, q_sequence;    // floats
-    const __half * k, * v;
-    int64_t k_cell, k_head, k_sequence, v_cell, v_head, v_sequence;     // halves
+    kept_cells k, v;
+    rotation of_queries, of_sums;       // what becomes of queries first, and of sums of values last
     const int32_t * slots;      // whose cells each sequence reads; null: those of its own number
     const __half * mask;
     int64_t mask_token, mask_sequence;      // halves
@@ -57,10 +60,82 @@ template <int D, int GROUPS> constexpr int attention_memory() {
     return (2 * STEP_CELLS + 8 * GROUPS) * ROW<D> * 2 + 8 * GROUPS * WEIGHTS_ROW * 2 + ATTENTION_WARPS * 8 * GROUPS * 4;
 }
 
+// Threads of a thread block: of packed cells as many more unpack keys, and as many values.
+template <bool PACKED> constexpr int ATTENTION_THREADS = (PACKED ? 3 : 1) * 32 * ATTENTION_WARPS;
+
+// Barriers of those who attend, and of these with those who unpack: keys are there, and were read; values likewise.
+enum : int { AMONG_US = 1, KEYS_THERE, KEYS_READ, VALUES_THERE, VALUES_READ };
+
+// Unpacks the cells of a step, which begin at `from`: the tasks of one thread, some of which are read at once.
+template <int D> struct unpack_step {
+    static constexpr int TASKS = D / 16, THREADS = 32 * ATTENTION_WARPS, EACH = STEP_CELLS * TASKS / THREADS, AT_ONCE = EACH < 4 ? EACH : 4;
+    const char * from;
+    int64_t cell;
+    int thread;
+    __half * to;
+    const __half * places;
+
+    template <int KIND> __device__ __forceinline__ void operator()() const {
+        using task_of = nextn::task_of<D, KIND>;
+        const int task = thread % TASKS;
+#pragma unroll 1
+        for (int first = thread / TASKS; first < STEP_CELLS; first += AT_ONCE * (THREADS / TASKS)) {
+            uint32_t words[AT_ONCE][TASK_WORDS];
+            const auto row_of = [&](int i) { return reinterpret_cast<const uint8_t *>(from + (first + i * (THREADS / TASKS)) * cell); };
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                task_of::read(words[i], row_of(i), task);
+            }
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; i++) {
+                __half2 values[8];
+                task_of::unpack(values, words[i], row_of(i), task, places);
+                task_of::write(to + (first + i * (THREADS / TASKS)) * ROW<D>, values, task);
+            }
+        }
+    }
+};
+
+// Has the cells of a step come near.
+static __device__ __forceinline__ void call_for(const char * from, int64_t cell, int n_bytes, int thread) {
+    constexpr int LINE = 128;
+    for (int at = thread % 2 * LINE; at < n_bytes; at += 2 * LINE) {
+        asm volatile("prefetch.global.L2 [%0];" :: "l"(from + thread / 2 * cell + at));
+    }
+}
+static_assert(STEP_CELLS == 16 * ATTENTION_WARPS, "two threads call for a cell");
+
+// Unpacks keys, or values, of all steps for those who attend, and fills the places of their kind.
+template <int D>
+static __device__ __noinline__ void unpack_for_others(int kind, const char * from, int64_t cell, int thread, __half * to, __half * places,
+                                                      const int * n_seen, int are_there, int were_read) {
+    constexpr int THREADS = 32 * ATTENTION_WARPS;
+    const int n_bytes = bytes_of(kind, D);
+    call_for(from, cell, n_bytes, thread);
+    if (thread < 32) {
+        fill_places(places, kind, D, thread);
+    }
+    // The places are there; it is known how many steps there are.
+    __syncthreads();
+    __syncthreads();
+    const int n_steps = (*n_seen + STEP_CELLS - 1) / STEP_CELLS;
+    for (int step = 0; step < n_steps; step++) {
+        if (step + 1 < n_steps) {
+            call_for(from + STEP_CELLS * cell, cell, n_bytes, thread);
+        }
+        if (step > 0) {
+            meet(were_read, 2 * THREADS);
+        }
+        of_kind(kind, unpack_step<D>{ from, cell, thread, to, places });
+        pass(are_there, 2 * THREADS);
+        from += STEP_CELLS * cell;
+    }
+}
+
 // Grid: parts of GROUPS * 8 columns of each key head, so that those that read the same cells stand side by side; then chunks, then
-// sequences.
-template <int D, int GROUPS>
-static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const attention p) {
+// sequences. Cells are F16, or else packed.
+template <int D, int GROUPS, bool PACKED>
+static __global__ void __launch_bounds__(ATTENTION_THREADS<PACKED>, PACKED && GROUPS < 4 ? 2 : 1) attend(const few_queries p) {
     constexpr int COLUMNS = 8 * GROUPS, THREADS = 32 * ATTENTION_WARPS, DIMS = D / ATTENTION_WARPS;
     static_assert(STEP_CELLS == 16 * ATTENTION_WARPS && DIMS % 16 == 0, "a warp takes 16 cells, then a part of the dimensions");
     extern __shared__ __align__(16) uint8_t memory[];
@@ -68,20 +143,31 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
     __half * weights = queries + COLUMNS * ROW<D>;
     float * told = reinterpret_cast<float *>(weights + COLUMNS * WEIGHTS_ROW);      // [warp][column]
     __shared__ int n_seen;
+    __shared__ __half places[PACKED ? 2 : 1][16];
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, g = lane / 4, t = lane % 4;
     const int n_parts = (p.n_columns + COLUMNS - 1) / COLUMNS;
     const int head = blockIdx.x / n_parts, first = blockIdx.x % n_parts * COLUMNS, chunk = blockIdx.y, sequence = blockIdx.z;
     const int cell0 = first_cell(chunk), n_cells = min(first_cell(chunk + 1), p.n_cells) - cell0, n_here = min(COLUMNS, p.n_columns - first);
-    const __half * k = p.k + head * p.k_head + cell0 * p.k_cell, * v = p.v + head * p.v_head + cell0 * p.v_cell;
+    const char * k = p.k.data + head * p.k.head + cell0 * p.k.cell, * v = p.v.data + head * p.v.head + cell0 * p.v.cell;
     const __half * mask = p.mask + sequence * p.mask_sequence + cell0;
     const auto token_of = [&](int c) { return min(first + c, p.n_columns - 1) / p.group; };
-    const auto fetch = [&](__half * to, const __half * from, int64_t each, int step) {
+    const auto fetch = [&](__half * to, const char * from, int64_t each, int step) {
+        if constexpr (!PACKED) {
 #pragma unroll
-        for (int i = 0; i < STEP_CELLS * D / 8 / THREADS; i++) {
-            const int n = i * THREADS + thread, cell = n / (D / 8), at = n % (D / 8) * 8;
-            copy_16(shared_address(to + cell * ROW<D> + at), from + (step * STEP_CELLS + cell) * each + at);
+            for (int i = 0; i < STEP_CELLS * D / 8 / THREADS; i++) {
+                const int n = i * THREADS + thread, cell = n / (D / 8), at = n % (D / 8) * 8;
+                copy_16(shared_address(to + cell * ROW<D> + at), from + (step * STEP_CELLS + cell) * each + at * sizeof(__half));
+            }
+            end_stage();
         }
-        end_stage();
+    };
+    // Of those who attend.
+    const auto meet_us = [] {
+        if constexpr (PACKED) {
+            meet(AMONG_US, THREADS);
+        } else {
+            __syncthreads();
+        }
     };
 
     if (thread == 0) {
@@ -90,10 +176,18 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
     wait_for_previous();
     let_next_start();
     const int slot = p.slots ? p.slots[sequence] : sequence;
-    k += slot * p.k_sequence;
-    v += slot * p.v_sequence;
-    fetch(keys, k, p.k_cell, 0);
-    fetch(values, v, p.v_cell, 0);
+    k += slot * p.k.sequence;
+    v += slot * p.v.sequence;
+    fetch(keys, k, p.k.cell, 0);
+    fetch(values, v, p.v.cell, 0);
+    if constexpr (PACKED) {
+        if (warp >= ATTENTION_WARPS) {
+            const bool is_v = warp >= 2 * ATTENTION_WARPS;
+            unpack_for_others<D>(is_v ? p.v.kind : p.k.kind, is_v ? v : k, is_v ? p.v.cell : p.k.cell, thread % THREADS, is_v ? values : keys,
+                places[is_v], &n_seen, is_v ? VALUES_THERE : KEYS_THERE, is_v ? VALUES_READ : KEYS_READ);
+            return;
+        }
+    }
     __syncthreads();
 
     // Steps up to the last cell that some query sees.
@@ -118,15 +212,37 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
     }
     // Queries as F16, times the scale, and with it as exponents of two if nothing caps them.
     const float scale = p.softcap == 0.0f ? p.scale * LOG2_E : p.scale / p.softcap;
-    for (int i = thread; i < COLUMNS * D / 2; i += THREADS) {
-        const int c = i / (D / 2), at = i % (D / 2) * 2;
-        __half2 both = __floats2half2_rn(0.0f, 0.0f);
-        if (c < n_here) {
-            const int column = first + c, token = column / p.group, of = head * p.group + column % p.group;
-            const float2 q = *reinterpret_cast<const float2 *>(p.q + sequence * p.q_sequence + token * p.q_token + of * p.q_head + at);
-            both = __floats2half2_rn(__fmul_rn(q.x, scale), __fmul_rn(q.y, scale));
+    const auto query_of = [&](int c) {
+        const int column = first + c, token = column / p.group, of = head * p.group + column % p.group;
+        return p.q + sequence * p.q_sequence + token * p.q_token + of * p.q_head;
+    };
+    if (PACKED && p.of_queries.n > 0) {
+        for (int c = warp; c < COLUMNS; c += ATTENTION_WARPS) {
+            // Of each lane the values that follow each other.
+            float q[D / 32] = {};
+            if (c < n_here) {
+                const float * from = query_of(c) + lane * (D / 32);
+#pragma unroll
+                for (int i = 0; i < D / 32; i++) {
+                    q[i] = __fmul_rn(from[i], scale);
+                }
+                rotate_by_lanes(q, p.of_queries, lane);
+            }
+#pragma unroll
+            for (int i = 0; i < D / 32; i++) {
+                queries[c * ROW<D> + lane * (D / 32) + i] = __float2half_rn(q[i]);
+            }
         }
-        *reinterpret_cast<__half2 *>(queries + c * ROW<D> + at) = both;
+    } else {
+        for (int i = thread; i < COLUMNS * D / 2; i += THREADS) {
+            const int c = i / (D / 2), at = i % (D / 2) * 2;
+            __half2 both = __floats2half2_rn(0.0f, 0.0f);
+            if (c < n_here) {
+                const float2 q = *reinterpret_cast<const float2 *>(query_of(c) + at);
+                both = __floats2half2_rn(__fmul_rn(q.x, scale), __fmul_rn(q.y, scale));
+            }
+            *reinterpret_cast<__half2 *>(queries + c * ROW<D> + at) = both;
+        }
     }
     __syncthreads();
     const int n_steps = (n_seen + STEP_CELLS - 1) / STEP_CELLS;
@@ -154,8 +270,12 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
                 masks[j][o] = mask[mask_of[j][o % 2] + cell + o / 2 * 8];
             }
         }
-        wait_stages<1>();
-        __syncthreads();
+        if constexpr (PACKED) {
+            meet(KEYS_THERE, 2 * THREADS);
+        } else {
+            wait_stages<1>();
+            __syncthreads();
+        }
 #pragma unroll
         for (int d = 0; d < D; d += 16) {
             uint32_t a[4];
@@ -191,10 +311,13 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
                 }
             }
         }
-        __syncthreads();
+        meet_us();
         // All warps have read the keys.
         if (step + 1 < n_steps) {
-            fetch(keys, k, p.k_cell, step + 1);
+            fetch(keys, k, p.k.cell, step + 1);
+            if constexpr (PACKED) {
+                pass(KEYS_READ, 2 * THREADS);
+            }
         }
 #pragma unroll
         for (int j = 0; j < GROUPS; j++) {
@@ -227,12 +350,16 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
                 }
             }
         }
-        if (step + 1 < n_steps) {
-            wait_stages<1>();
+        if constexpr (PACKED) {
+            meet(VALUES_THERE, 2 * THREADS);
         } else {
-            wait_stages<0>();
+            if (step + 1 < n_steps) {
+                wait_stages<1>();
+            } else {
+                wait_stages<0>();
+            }
+            __syncthreads();
         }
-        __syncthreads();
 #pragma unroll
         for (int c = 0; c < STEP_CELLS; c += 16) {
             uint32_t b[GROUPS][2];
@@ -253,14 +380,18 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
             }
         }
         if (step + 1 < n_steps) {
-            __syncthreads();
-            fetch(values, v, p.v_cell, step + 1);
+            if constexpr (PACKED) {
+                pass(VALUES_READ, 2 * THREADS);
+            } else {
+                __syncthreads();
+                fetch(values, v, p.v.cell, step + 1);
+            }
         }
     }
     wait_stages<0>();
 
     // Totals of all cells: of the warp's, then of the warps in their order.
-    __syncthreads();
+    meet_us();
 #pragma unroll
     for (int j = 0; j < GROUPS; j++) {
 #pragma unroll
@@ -274,7 +405,7 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
             }
         }
     }
-    __syncthreads();
+    meet_us();
     const int64_t place = (int64_t(sequence * p.n_head_kv + head) * p.n_chunks + chunk) * p.n_columns + first;
 #pragma unroll
     for (int j = 0; j < GROUPS; j++) {
@@ -305,7 +436,7 @@ static __global__ void __launch_bounds__(32 * ATTENTION_WARPS) attend(const atte
 }
 
 // Adds the chunks of a column. Grid: columns, then key heads, then sequences; a thread for each dimension.
-template <int D> static __global__ void __launch_bounds__(D) add_chunks(const attention p) {
+template <int D> static __global__ void __launch_bounds__(D) add_chunks(const few_queries p) {
     const int column = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z, d = threadIdx.x;
     const int token = column / p.group, of = head * p.group + column % p.group;
     const int64_t place = int64_t(sequence * p.n_head_kv + head) * p.n_chunks * p.n_columns + column;
@@ -335,7 +466,12 @@ template <int D> static __global__ void __launch_bounds__(D) add_chunks(const at
         total = fmaf(of_chunk.y, weight, total);
         sum = fmaf(value, weight, sum);
     }
-    p.dst[((int64_t(sequence) * p.n_tokens + token) * p.n_head + of) * D + d] = total == 0.0f ? 0.0f : __fdiv_rn(sum, total);
+    float result = total == 0.0f ? 0.0f : __fdiv_rn(sum, total);
+    if (p.of_sums.n > 0) {
+        __shared__ float beside[D];
+        result = rotate_by_threads(result, p.of_sums, beside);
+    }
+    p.dst[((int64_t(sequence) * p.n_tokens + token) * p.n_head + of) * D + d] = result;
 }
 
 // Calls run<GROUPS>() with the kernel for so many columns.

@@ -226,6 +226,10 @@ extern "C" int32_t queries_alike_by_name(int64_t head_size) {
     return queries_alike(head_size);
 }
 
+extern "C" int32_t queries_alike_over_by_name(int64_t head_size, int32_t type_k, int32_t type_v) {
+    return queries_alike_over(head_size, type_k, type_v);
+}
+
 extern "C" int32_t states_by_number_by_name(int64_t n_past, int64_t n_channels, int64_t head_size) {
     return states_by_number(n_past, n_channels, head_size);
 }
@@ -448,6 +452,9 @@ void * function(const char * name) {
     }
     if (strcmp(name, "nextn_queries_alike") == 0) {
         return reinterpret_cast<void *>(queries_alike_by_name);
+    }
+    if (strcmp(name, "nextn_queries_alike_over") == 0) {
+        return reinterpret_cast<void *>(queries_alike_over_by_name);
     }
     if (strcmp(name, "nextn_states_by_number") == 0) {
         return reinterpret_cast<void *>(states_by_number_by_name);

@@ -56,7 +56,8 @@ void leave(ggml_backend_cuda_context & ctx, const ggml_tensor * node);
 bool is_left(ggml_backend_cuda_context & ctx, const ggml_tensor * node);
 
 // Functions of the backend by name, for nextn; null if there is none. nextn_columns_alike(type, ne): tokens of a batch up to which
-// one has the bits that it has alone in products with weights of this shape; 0 if none. nextn_queries_alike: of attention.
+// one has the bits that it has alone in products with weights of this shape; 0 if none. nextn_queries_alike: of attention over
+// cells of F16; nextn_queries_alike_over: over cells of a type for keys and one for values, bits of our own types below zero.
 // nextn_adds_gumbel: there if nodes that add Gumbel noise are computed. nextn_states_by_number(n_past, n_channels, head_size): tokens of a
 // sequence up to which recurrent layers take the number of a state from an input.
 void * function(const char * name);

@@ -1,9 +1,11 @@
 #include "fusions.cuh"
+#include "attention.cuh"
 #include "few_columns.cuh"
 #include "few_columns_kernels.cuh"
 #include "fusion_kernels.cuh"
 #include "nodes.cuh"
 #include "states.cuh"
+#include "stores.cuh"
 
 #include "ggml-impl.h"
 
@@ -489,6 +491,9 @@ void arrange(ggml_cgraph * graph, const ggml_backend_graph_optimize_params & par
         if (const int until = norm_of_delta_rule(graph, i)) {
             params.add_alloc_dep(params.user_data, graph->nodes[i]->src[0], graph->nodes[until]);
         }
+        if (const int until = rotation_of_queries(graph, i)) {
+            params.add_alloc_dep(params.user_data, graph->nodes[i]->src[1], graph->nodes[until]);
+        }
         if (last >= 0) {
             each_input(graph, i, last, [&](ggml_tensor * t) {
                 // Weights and states have their memory.
@@ -500,6 +505,23 @@ void arrange(ggml_cgraph * graph, const ggml_backend_graph_optimize_params & par
         }
     }
 }
+
+namespace {
+
+// A rotation with the store behind it, or left to the attention that reads what it gives.
+int rotated_with_others(ggml_backend_cuda_context & ctx, const ggml_cgraph * graph, int i) {
+    if (const int more = rotation_and_store(ctx, graph, i)) {
+        return more;
+    }
+    const int until = rotation_of_queries(graph, i);
+    if (until < i + 2) {
+        return 0;
+    }
+    leave(ctx, graph->nodes[i]);
+    return 1;
+}
+
+}  // namespace
 
 int fused(ggml_backend_cuda_context & ctx, ggml_cgraph * graph, int i) {
     if (!fusions_are_on() || !ctx.stream_context().concurrent_events.empty()) {
@@ -523,7 +545,12 @@ int fused(ggml_backend_cuda_context & ctx, ggml_cgraph * graph, int i) {
             gate_match m;
             return match_gate(graph, i, m) && is_safe(graph, i, m.last, m.dst, false) && compute_gate(ctx, m) ? m.last - i : 0;
         }
+        case GGML_OP_FLASH_ATTN_EXT:
+            return attention_and_rotation(ctx, graph, i);
         case GGML_OP_MUL_MAT: {
+            if (values_rotated(graph->nodes[i])) {
+                return rotated_with_others(ctx, graph, i);
+            }
             several_products all;
             const int last = match_several(graph, i, all);
             const bool safe = last >= 0 && std::all_of(all.begin(), all.end(), [&](const part_of_several & part) {

@@ -1,12 +1,10 @@
 #include "dependent_launch.cuh"
 #include "gumbel.cuh"
+#include "nodes.cuh"
 
 namespace nextn {
 
 namespace {
-
-// The parameter that tells the node, and where it stands: those of src/kernels/gumbel.rs.
-constexpr int FIRST_PARAMETER = 8, GUMBEL = 0x6e6f6973;
 
 constexpr int THREADS = 256;
 

@@ -1,12 +1,10 @@
 #include "dependent_launch.cuh"
 #include "mask.cuh"
+#include "nodes.cuh"
 
 namespace nextn {
 
 namespace {
-
-// The parameter that tells the node, and where it stands: those of src/kernels/mask.rs.
-constexpr int FIRST_PARAMETER = 8, MASK_OF_SPANS = 0x6d61736b;
 
 // Cells that a thread writes: 16 bytes.
 constexpr int THREADS = 256, CELLS = 8;

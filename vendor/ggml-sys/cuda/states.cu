@@ -10,9 +10,6 @@ namespace nextn {
 
 namespace {
 
-// The parameter that tells the nodes, and where it stands: those of src/kernels, short_conv.rs and delta_rule.rs.
-constexpr int FIRST_PARAMETER = 8, SHORT_CONV = 0x636f6e76, DELTA_RULE = 0x64656c74;
-
 bool is_size(int64_t size) {
     return size == 16 || size == 32 || size == 64 || size == 128;
 }

@@ -52,4 +52,15 @@ template <int N> static __device__ __forceinline__ void wait_stages() {
 #endif
 }
 
+// Waits until n threads have come to a barrier of a thread block.
+static __device__ __forceinline__ void meet(int barrier, int n) {
+    asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(n) : "memory");
+}
+
+// Counts as one of those n and goes on: what it wrote can be read by those who wait.
+static __device__ __forceinline__ void pass(int barrier, int n) {
+    __threadfence_block();
+    asm volatile("bar.arrive %0, %1;" :: "r"(barrier), "r"(n) : "memory");
+}
+
 }  // namespace nextn

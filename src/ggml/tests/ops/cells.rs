@@ -71,7 +71,7 @@ fn rows_that_a_graph_stores_are_attended_to_as_the_values_that_they_stand_for() 
                 let mask = input("mask", Dtype::F16, [N_CELLS, n_rows, 1, N_SLOTS]);
                 let sinks = input("sinks", Dtype::F32, [N_HEAD, 1, 1, 1]);
                 let scores = Scores { softcap: Some(3.0), sinks: Some(sinks), ..Scores::scaled(SCALE) };
-                g.output("out", g.attend_cells((q, k.cells(g), v.cells(g)), mask, &scores));
+                g.output("out", g.attend_cells((q, k.cells(g), v.cells(g)), mask, &scores, None));
             };
             let inputs = [
                 ("ids", Data::I64(&ids)),
@@ -139,7 +139,7 @@ fn operands_that_do_not_fit_are_refused() {
         error(&|g| {
             let q = g.input("q", Dtype::F32, [d, 1, N_HEAD as i64, N_SLOTS as i64]);
             let mask = g.input("mask", Dtype::F16, [n_cells, 1, 1, N_SLOTS as i64]);
-            g.attend_cells((q, kept.cells(g), kept.cells(g)), mask, &Scores::scaled(1.0))
+            g.attend_cells((q, kept.cells(g), kept.cells(g)), mask, &Scores::scaled(1.0), None)
         })
     };
     for (d, n_cells) in [(64, N_CELLS), (128, N_CELLS - 1)] {

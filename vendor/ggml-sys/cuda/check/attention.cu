@@ -33,13 +33,16 @@ template <typename... P, typename... A> static void launch(size_t size, void (*f
     CHECK(cudaLaunchKernelEx(&c, f, P(a)...));
 }
 template <int D> struct attended {
-    const attention & p;
+    const few_queries & p;
     int n_sequences;
     cudaStream_t s;
     template <int GROUPS> void operator()() const {
+        const bool packed = p.k.kind != CELLS_F16 || p.v.kind != CELLS_F16;
+        const auto kernel = packed ? attend<D, GROUPS, true> : attend<D, GROUPS, false>;
         const int size = attention_memory<D, GROUPS>(), parts = (p.n_columns + 8 * GROUPS - 1) / (8 * GROUPS);
-        CHECK(cudaFuncSetAttribute(attend<D, GROUPS>, cudaFuncAttributeMaxDynamicSharedMemorySize, size));
-        launch(size, attend<D, GROUPS>, dim3(p.n_head_kv * parts, p.n_chunks, n_sequences), dim3(32 * ATTENTION_WARPS), s, p);
+        CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, size));
+        launch(size, kernel, dim3(p.n_head_kv * parts, p.n_chunks, n_sequences),
+               dim3(packed ? ATTENTION_THREADS<true> : ATTENTION_THREADS<false>), s, p);
         launch(0, add_chunks<D>, dim3(p.n_columns, p.n_head_kv, n_sequences), dim3(D), s, p);
     }
 };
@@ -49,6 +52,7 @@ struct finish {
             v += p.bias[place];
         return p.gate ? v * g / (1 + expf(-g)) : v;
     }
+    __device__ float operator()(const one_of_several &, float v, int64_t) const { return v; }
 };
 struct launched {
     const float_products & p;
@@ -104,30 +108,133 @@ template <typename T> static T * device(const std::vector<T> & from) {
     CHECK(cudaMemcpy(to, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
     return to;
 }
-template <int D> static void check_attention(cudaStream_t s, int n_head, int n_head_kv, float softcap, bool with_sinks) {
+// Cells of a kind, with anything that it may say, and what they say.
+struct cells {
+    int kind, d, n_head, n_cells;
+    std::vector<uint8_t> bytes;
+    std::vector<float> values;
+    int row() const { return bytes_of(kind, d); }
+    kept_cells kept(const uint8_t * data) const {
+        const int64_t cell = int64_t(n_head) * row();
+        return {(const char *) data, cell, row(), cell * n_cells, kind};
+    }
+};
+static float place(int kind, int code, int group) {
+    static const int nl[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    static const float three[4] = {0.24509418f, 0.7560053f, 1.3439093f, 2.1519458f};
+    static const float four[8] = {0.12839503f, 0.3880483f, 0.6567591f, 0.94234046f, 1.2562312f, 1.6180464f, 2.0690172f, 2.7325896f};
+    if (kind == CELLS_IQ4_NL)
+        return nl[code];
+    const float * half = kind == CELLS_TURBO3 ? three : four;
+    const int n = kind == CELLS_TURBO3 ? 4 : 8;
+    return (code < n ? -half[n - 1 - code] : half[code - n]) / sqrtf(group);
+}
+static void put(uint8_t * to, float x) {
+    const __half h = __float2half(x);
+    memcpy(to, &h, 2);
+}
+// Values with a deviation of about 0.6, as random_number has.
+static cells random_cells(int kind, int d, int n_head, int n_all, int n_cells) {
+    cells c = {kind, d, n_head, n_cells, std::vector<uint8_t>(size_t(n_all) * n_head * bytes_of(kind, d) + 16), std::vector<float>(size_t(n_all) * n_head * d)};
+    const bool turbo = kind == CELLS_TURBO4 || kind == CELLS_TURBO3, fifth = kind == CELLS_Q5_0 || kind == CELLS_Q5_1, least = kind == CELLS_Q4_1 || kind == CELLS_Q5_1;
+    const int n = turbo ? group_of(d) : 32, bits = kind == CELLS_TURBO3 ? 3 : 4;
+    uint8_t * to = c.bytes.data();
+    for (float * v = c.values.data(); v < c.values.data() + c.values.size(); v += n) {
+        if (kind == CELLS_F16) {
+            for (int i = 0; i < n; i++, to += 2) {
+                put(to, random_number());
+                v[i] = __half2float(*(__half *) to);
+            }
+            continue;
+        }
+        const float range = kind == CELLS_Q8_0 ? 74 : kind == CELLS_IQ4_NL ? 70 : fifth ? 9.2f : 4.6f;
+        const float scale = __half2float(__float2half((0.4f + 0.4f * fabsf(random_number())) / (turbo ? 1 / sqrtf(n) : range)));
+        const float low = __half2float(__float2half(-scale * range * 1.7f));
+        if (turbo) {
+            put(to + n * bits / 8, scale);
+            for (int i = 0; i < n; i++) {
+                z = z * 6364136223846793005ull + 1442695040888963407ull;
+                const int code = z >> 40 & ((1 << bits) - 1), at = i * bits;
+                to[at / 8] |= code << at % 8;
+                if (at % 8 + bits > 8)
+                    to[at / 8 + 1] |= code >> (8 - at % 8);
+                v[i] = scale * place(kind, code, n);
+            }
+            to += n * bits / 8 + 2;
+            continue;
+        }
+        put(to, scale);
+        to += 2;
+        if (least) {
+            put(to, low);
+            to += 2;
+        }
+        uint32_t upper = 0;
+        uint8_t * q = to + (fifth ? 4 : 0);
+        for (int i = 0; i < 32; i++) {
+            z = z * 6364136223846793005ull + 1442695040888963407ull;
+            const int x = z >> 40 & 255;
+            if (kind == CELLS_Q8_0) {
+                q[i] = x;
+                v[i] = scale * int8_t(x);
+                continue;
+            }
+            const int code = x % (fifth ? 32 : 16);
+            q[i % 16] |= (code & 15) << i / 16 * 4;
+            upper |= uint32_t(code >> 4) << i;
+            v[i] = kind == CELLS_IQ4_NL ? scale * place(kind, code, 0) : least ? scale * code + low : scale * (code - (fifth ? 16 : 8));
+        }
+        if (fifth)
+            memcpy(to, &upper, 4);
+        to = q + (kind == CELLS_Q8_0 ? 32 : 16);
+    }
+    return c;
+}
+// The Walsh-Hadamard transform of runs of n, with signs before it, or behind it if it is undone.
+static void rotate(float * x, int size, const rotation & r, bool back) {
+    static const uint32_t signs[4] = {0x5cedc834, 0xf39cc060, 0x7f4a7c15, 0x9e3779b9};
+    const auto change = [&] {
+        for (int i = 0; r.with_signs && i < size; i++)
+            if (signs[i % r.n / 32] >> i % 32 & 1)
+                x[i] = -x[i];
+    };
+    if (!back)
+        change();
+    for (int half = 1; half < r.n; half *= 2)
+        for (int i = 0; i < size; i++)
+            if (!(i & half)) {
+                const float a = x[i], b = x[i + half];
+                x[i] = a + b;
+                x[i + half] = a - b;
+            }
+    for (int i = 0; r.n > 0 && i < size; i++)
+        x[i] /= sqrtf(r.n);
+    if (back)
+        change();
+}
+template <int D>
+static void check_attention(cudaStream_t s, int n_head, int n_head_kv, float softcap, bool with_sinks, int kind_k = CELLS_F16, int kind_v = CELLS_F16,
+                            rotation of_queries = {}, rotation of_sums = {}) {
     const int most = 48, n_sequences = 2, most_cells = 9216, group = n_head / n_head_kv;
     std::vector<float> q(size_t(D) * n_head * most * n_sequences), sinks(n_head);
-    std::vector<__half> k(size_t(D) * n_head_kv * most_cells * n_sequences), v(k.size()), mask(size_t(most_cells) * most * n_sequences);
+    std::vector<__half> mask(size_t(most_cells) * most * n_sequences);
     for (auto & x : q)
         x = 3 * random_number();
     for (auto & x : sinks)
         x = random_number();
-    for (auto & x : k)
-        x = __float2half(random_number());
-    for (auto & x : v)
-        x = __float2half(random_number());
+    cells k = random_cells(kind_k, D, n_head_kv, most_cells * n_sequences, most_cells), v = random_cells(kind_v, D, n_head_kv, most_cells * n_sequences, most_cells);
     // Token t of sequence i sees the cells up to t + 300 (of the second, from 200 on as well up to t + 8900); what nobody sees is no number.
     const auto sees = [](int i, int t, int cell) { return i == 0 ? cell <= t + 300 : cell >= 200 && cell <= t + 8900; };
     for (int i = 0; i < n_sequences; i++)
         for (int cell = 0; cell < most_cells; cell++) {
             for (int t = 0; t < most; t++)
                 mask[(size_t(i) * most + t) * most_cells + cell] = __float2half(sees(i, t, cell) ? 0.0f : -INFINITY);
-            if (i == 0 ? cell > 300 + most : cell > 8900 + most)
-                for (int h = 0; h < n_head_kv * D; h++)
-                    k[(size_t(i) * most_cells + cell) * n_head_kv * D + h] = __float2half(NAN);
+            if (kind_k == CELLS_F16 && (i == 0 ? cell > 300 + most : cell > 8900 + most))
+                memset(k.bytes.data() + (size_t(i) * most_cells + cell) * n_head_kv * k.row(), 0xff, n_head_kv * k.row());
         }
     float * dq = device(q), * ds = device(sinks), * dst, * sums;
-    __half * dk = device(k), * dv = device(v), * dm = device(mask);
+    uint8_t * dk = device(k.bytes), * dv = device(v.bytes);
+    __half * dm = device(mask);
     float2 * totals;
     const size_t n_out = size_t(D) * n_head * most * n_sequences, n_chunks = chunks_of(most_cells);
     CHECK(cudaMalloc(&dst, n_out * 4));
@@ -137,16 +244,15 @@ template <int D> static void check_attention(cudaStream_t s, int n_head, int n_h
     const auto attended_to = [&](int first, int n, int cells) {
         CHECK(cudaMemset(dst, 0xff, n_out * 4));
         CHECK(cudaMemset(sums, 0xff, n_out * n_chunks * 4));
-        attention p = {};
+        few_queries p = {};
         p.q = dq + size_t(first) * n_head * D;
         p.q_token = n_head * D;
         p.q_head = D;
         p.q_sequence = int64_t(n_head) * D * most;
-        p.k = dk;
-        p.v = dv;
-        p.k_cell = p.v_cell = n_head_kv * D;
-        p.k_head = p.v_head = D;
-        p.k_sequence = p.v_sequence = int64_t(most_cells) * n_head_kv * D;
+        p.k = k.kept(dk);
+        p.v = v.kept(dv);
+        p.of_queries = of_queries;
+        p.of_sums = of_sums;
         p.mask = dm + size_t(first) * most_cells;
         p.mask_token = most_cells;
         p.mask_sequence = int64_t(most_cells) * most;
@@ -184,6 +290,8 @@ template <int D> static void check_attention(cudaStream_t s, int n_head, int n_h
         for (int t = 0; t < most; t += 7)
             for (int h = 0; h < n_head; h++) {
                 std::vector<double> want(D);
+                std::vector<float> query(q.begin() + ((size_t(i) * most + t) * n_head + h) * D, q.begin() + ((size_t(i) * most + t) * n_head + h + 1) * D);
+                rotate(query.data(), D, of_queries, false);
                 double total = with_sinks ? exp(double(sinks[h])) : 0;
                 for (int cell = 0; cell < most_cells; cell++) {
                     if (!sees(i, t, cell))
@@ -191,46 +299,51 @@ template <int D> static void check_attention(cudaStream_t s, int n_head, int n_h
                     const size_t at = (size_t(i) * most_cells + cell) * n_head_kv * D + h / group * D;
                     double score = 0;
                     for (int d = 0; d < D; d++)
-                        score += double(q[((size_t(i) * most + t) * n_head + h) * D + d]) * __half2float(k[at + d]);
+                        score += double(query[d]) * k.values[at + d];
                     score /= sqrt(D);
                     const double weight = exp(softcap != 0 ? softcap * tanh(score / softcap) : score);
                     total += weight;
                     for (int d = 0; d < D; d++)
-                        want[d] += weight * __half2float(v[at + d]);
+                        want[d] += weight * v.values[at + d];
                 }
+                std::vector<float> result(D);
+                for (int d = 0; d < D; d++)
+                    result[d] = float(want[d] / total);
+                rotate(result.data(), D, of_sums, true);
                 for (int d = 0; d < D; d++) {
-                    double e = all[((size_t(i) * most + t) * n_head + h) * D + d] - want[d] / total;
+                    double e = all[((size_t(i) * most + t) * n_head + h) * D + d] - result[d];
                     num += std::isnan(e) ? 1e9 : e * e;
-                    den += want[d] / total * want[d] / total;
+                    den += result[d] * result[d];
                 }
             }
     const double error = sqrt(num / den);
-    printf("attention, %d of %d heads of %d%s%s: error %.1e (%s), same bits at every width, place and number of cells: %s\n", n_head_kv, n_head, D,
-           softcap != 0 ? ", capped" : "", with_sinks ? ", with sinks" : "", error, verdict(error < (softcap != 0 ? 1e-2 : 2e-3)), verdict(alike));
+    printf("attention, %d of %d heads of %d, kinds %d and %d, rotated by %d and %d%s%s: error %.1e (%s), same bits at every width, place and number of cells: %s\n", n_head_kv, n_head, D, kind_k,
+           kind_v, of_queries.n, of_sums.n, softcap != 0 ? ", capped" : "", with_sinks ? ", with sinks" : "", error, verdict(error < (softcap != 0 ? 1e-2 : 2e-3)), verdict(alike));
 }
-static void time_attention(cudaStream_t s, int n_head, int n_head_kv) {
+static void time_attention(cudaStream_t s, int n_head, int n_head_kv, int kind, int run) {
     constexpr int D = 256;
     const int counts[] = {1, 2, 4, 8, 16, 48};
     for (int cells : {1024, 4096, 16384, 65536}) {
-        attention p = {};
-        const size_t n = size_t(cells) * n_head_kv * D;
-        const int n_chunks = chunks_of(cells), copies = std::max<int>(1, (200 << 20) / (4 * n));
-        __half * k, * mask;
+        few_queries p = {};
+        const int row = bytes_of(kind, D);
+        const size_t n = size_t(cells) * n_head_kv * row;
+        const int n_chunks = chunks_of(cells), copies = std::max<int>(1, (200 << 20) / (2 * n));
+        char * k;
+        __half * mask;
         float * q, * sums;
-        CHECK(cudaMalloc(&k, n * 4 * copies));
-        CHECK(cudaMemset(k, 0, n * 4 * copies));
+        CHECK(cudaMalloc(&k, n * 2 * copies));
+        CHECK(cudaMemset(k, 0, n * 2 * copies));
         CHECK(cudaMalloc(&mask, size_t(cells) * 48 * 2));
         CHECK(cudaMemset(mask, 0, size_t(cells) * 48 * 2));
         CHECK(cudaMalloc(&q, size_t(D) * n_head * 48 * 4 * 2));
         CHECK(cudaMemset(q, 0, size_t(D) * n_head * 48 * 4 * 2));
         CHECK(cudaMalloc(&sums, size_t(D + 2) * n_head * 48 * n_chunks * 4));
-        printf("attention, %d of %d heads, %5d cells: microseconds at", n_head_kv, n_head, cells);
+        printf("attention, %d of %d heads, kind %d, %5d cells: microseconds at", n_head_kv, n_head, kind, cells);
         for (int tokens : counts) {
             p.q = q;
             p.q_token = n_head * D;
             p.q_head = D;
-            p.k_cell = p.v_cell = n_head_kv * D;
-            p.k_head = p.v_head = D;
+            p.of_queries = p.of_sums = {run, false};
             p.mask = mask;
             p.mask_token = cells;
             p.n_tokens = tokens;
@@ -245,8 +358,9 @@ static void time_attention(cudaStream_t s, int n_head, int n_head_kv) {
             p.totals = (float2 *) (sums + size_t(D) * n_head * 48 * n_chunks);
             p.dst = q + size_t(D) * n_head * 48;
             const double us = timed(s, 16, [&](int i) {
-                p.k = k + i % copies * 2 * n;
-                p.v = p.k + n;
+                p.k = {k + i % copies * 2 * n, int64_t(n_head_kv) * row, row, int64_t(n), kind};
+                p.v = p.k;
+                p.v.data += n;
                 chosen_groups(p.n_columns, attended<D>{p, 1, s});
             });
             printf(" %d: %.1f", tokens, us);
@@ -337,7 +451,15 @@ int main() {
     check_attention<256>(s, 16, 2, 0, true);
     check_attention<128>(s, 4, 2, 0, false);
     check_attention<64>(s, 3, 3, 5, true);
-    time_attention(s, 24, 4);
-    time_attention(s, 16, 2);
+    for (int kind : {CELLS_Q8_0, CELLS_Q5_1, CELLS_Q5_0, CELLS_Q4_1, CELLS_Q4_0, CELLS_IQ4_NL, CELLS_TURBO4, CELLS_TURBO3}) {
+        const bool turbo = kind == CELLS_TURBO4 || kind == CELLS_TURBO3;
+        check_attention<256>(s, 16, 2, 0, true, kind, kind, {turbo ? 128 : 256, turbo}, {turbo ? 128 : 64, turbo});
+        check_attention<128>(s, 4, 1, 0, false, kind, CELLS_F16, {128, turbo}, {});
+        check_attention<64>(s, 3, 3, 5, true, kind, CELLS_Q8_0, {64, turbo}, {64, false});
+    }
+    for (int kind : {CELLS_F16, CELLS_Q8_0, CELLS_Q4_0, CELLS_Q5_1, CELLS_TURBO3}) {
+        time_attention(s, 24, 4, kind, kind == CELLS_F16 ? 0 : 64);
+        time_attention(s, 16, 2, kind, kind == CELLS_F16 ? 0 : 64);
+    }
     return failed;
 }
