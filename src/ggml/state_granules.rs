@@ -35,15 +35,15 @@ impl StateBuffer {
     /// # Errors
     /// [`Error::Slot`]: no such tensor, or a range lies outside it. [`Error::Alloc`], and nothing has changed: the device has no room.
     pub fn take(&mut self, all: &[Held]) -> Result<(), Error> {
-        self.take_shown(all, &[])
+        self.take_shown(all, &[]).map(drop)
     }
 
     /// As [`StateBuffer::take`]; of what is wanted, some shows the memory of other bytes until [`StateBuffer::own`] gives it its own:
-    /// whole granules, none of which is held.
+    /// whole granules, none of which is held. False, and nothing has changed, where they cannot be shown so.
     ///
     /// # Errors
-    /// As [`StateBuffer::take`]; [`Error::Slot`], and nothing has changed: what is to be shown has no memory, or cannot be shown there.
-    pub fn take_shown(&mut self, all: &[Held], shown: &[Shown]) -> Result<(), Error> {
+    /// As [`StateBuffer::take`].
+    pub fn take_shown(&mut self, all: &[Held], shown: &[Shown]) -> Result<bool, Error> {
         for held in all {
             self.range(held.id, held.offset, held.wanted.max(held.held))?;
         }
@@ -51,8 +51,8 @@ impl StateBuffer {
             self.range(*id, *from, *n_bytes)?;
             self.range(*id, *to, *n_bytes)?;
         }
-        let taken = self.show_all(shown).and_then(|()| self.take_all(all));
-        if taken.is_err() {
+        let taken = if self.show_all(shown) { self.take_all(all).map(|()| true) } else { Ok(false) };
+        if !matches!(taken, Ok(true)) {
             let _access = self.inner.lock();
             for Shown { id, to, n_bytes, .. } in shown {
                 if let Some((granules, start)) = self.place(*id) {
@@ -64,19 +64,14 @@ impl StateBuffer {
         taken
     }
 
-    fn show_all(&self, shown: &[Shown]) -> Result<(), Error> {
+    fn show_all(&self, shown: &[Shown]) -> bool {
         let _access = self.inner.lock();
-        for Shown { id, from, to, n_bytes } in shown {
-            let from_start = |(granules, start): (&Granules, usize)| {
+        shown.iter().all(|Shown { id, from, to, n_bytes }| {
+            self.place(*id).is_some_and(|(granules, start)| {
                 // SAFETY: the lock keeps graphs off the state, and nobody else reads it.
                 unsafe { granules.show(start + from..start + from + n_bytes, start + to) }
-            };
-            if !self.place(*id).is_some_and(from_start) {
-                let what = format!("bytes {from}+{n_bytes} cannot be shown at {to}");
-                return Err(Error::Slot { kind: "state", name: id.0.to_string(), what });
-            }
-        }
-        Ok(())
+            })
+        })
     }
 
     fn take_all(&self, all: &[Held]) -> Result<(), Error> {
