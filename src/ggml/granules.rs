@@ -285,7 +285,9 @@ mod tests {
     }
 
     /// A number in each granule's memory, and how many more may have some.
-    struct Numbers(Mutex<(Vec<Option<Arc<Mutex<usize>>>>, usize)>);
+    struct Numbers(Mutex<(Vec<Option<Number>>, usize)>);
+
+    type Number = Arc<Mutex<usize>>;
 
     impl Backing for Arc<Numbers> {
         unsafe fn take(&self, granules: Range<usize>) -> bool {
@@ -411,12 +413,10 @@ mod tests {
                 2 if holder != other && held == 0 => {
                     let from = start(other)..start(other) + known[other].len().min(n) * N_BYTES;
                     // SAFETY: as above.
-                    let taken = unsafe {
-                        from.is_empty()
-                            || granules.show(from.clone(), start(holder))
-                                && granules.take(Change { start: start(holder), held, wanted: from.len() })
-                    };
-                    assert!(taken, "what is shown takes no memory");
+                    let is_shown = from.is_empty() || unsafe { granules.show(from.clone(), start(holder)) };
+                    let change = Change { start: start(holder), held, wanted: from.len() };
+                    // SAFETY: as above.
+                    assert!(is_shown && unsafe { granules.take(change) }, "what is shown takes no memory");
                     known[holder] = known[other][..from.len() / N_BYTES].to_vec();
                     n_shown += from.len() / N_BYTES;
                 }

@@ -73,14 +73,11 @@ impl HostGranules {
     unsafe fn check(&self, taken: &[Option<Arc<Taken>>], i: usize) {
         let Some(memory) = taken[i].as_ref().filter(|memory| Arc::strong_count(memory) > 1) else { return };
         let bytes = memory.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        for (other, _) in
-            taken.iter().enumerate().filter(|(_, of)| of.as_ref().is_some_and(|of| Arc::ptr_eq(of, memory)))
-        {
+        let shows = |of: &Option<Arc<Taken>>| of.as_ref().is_some_and(|of| Arc::ptr_eq(of, memory));
+        for other in (0..taken.len()).filter(|&other| shows(&taken[other])) {
             // SAFETY: passed on.
-            assert!(
-                *bytes == unsafe { self.bytes(other) },
-                "granule {other} was written while granule {i} showed it too"
-            );
+            let found = unsafe { self.bytes(other) };
+            assert!(*bytes == found, "granule {other} was written while granule {i} showed it too");
         }
     }
 
@@ -138,8 +135,10 @@ impl Backing for HostGranules {
         for (from, to) in from.zip(to..) {
             // SAFETY: passed on.
             unsafe { self.check(&taken, from) };
-            // SAFETY: passed on, and they are two.
-            let (source, target) = unsafe { (self.bytes(from), self.bytes(to)) };
+            // SAFETY: passed on.
+            let source = unsafe { self.bytes(from) };
+            // SAFETY: passed on, and it is another one.
+            let target = unsafe { self.bytes(to) };
             assert!(taken[to].is_none(), "granule {to} has memory and is to show that of {from}");
             assert!(target.iter().all(|&b| b == 0), "granule {to} was written before it had memory");
             target.copy_from_slice(source);
