@@ -17,7 +17,7 @@ use crate::slots::{LayerTensors, Memory, Slot};
 const MAX_SHOWN: usize = 8192;
 
 impl Memory {
-    /// Takes memory for the first `len` cells of `target`, which holds none, and for a recurrent state. Has it show those cells of
+    /// Takes memory for the first `len` cells of `target`, which shows nothing, and for a recurrent state. Has it show those cells of
     /// `source`, as far as they are whole pages or granules. Gives the bytes of each tensor of `target` that are there now.
     ///
     /// # Errors
@@ -28,6 +28,10 @@ impl Memory {
         target: usize,
         len: usize,
     ) -> Result<Vec<(StateId, Range<usize>)>, Error> {
+        if self.shows_many() {
+            self.take(target, len, 1)?;
+            return Ok(Vec::new());
+        }
         self.share(source, len)?;
         let (mut there, mut granules) = (Vec::new(), Vec::new());
         for Shown { extent, end } in self.shown[source].clone() {
@@ -67,6 +71,13 @@ impl Memory {
         Ok(there)
     }
 
+    /// True where slots show so many pages of the host that there is no room for those of another one.
+    fn shows_many(&self) -> bool {
+        let of_host = |shown: &Shown| shown.extent.places.iter().filter(|place| place.part.is_some()).count();
+        let n_shown: usize = self.shown.iter().flatten().map(of_host).sum();
+        n_shown > 0 && n_shown + 4 * self.stripes().len() > MAX_SHOWN
+    }
+
     /// Makes an extent of those of the first `len` cells of a slot that are in none: what of them is whole pages or granules.
     fn share(&mut self, source: usize, len: usize) -> Result<(), Error> {
         let first = self.shown[source].last().map_or(0, |shown| shown.end);
@@ -75,14 +86,8 @@ impl Memory {
         }
         let (in_granules, in_pages): (Vec<Stripes>, Vec<Stripes>) =
             self.stripes().into_iter().partition(|stripes| stripes.in_granules);
-        let of_host = |shown: &Shown| shown.extent.places.iter().filter(|place| place.part.is_some()).count();
-        let n_shown: usize = self.shown.iter().flatten().map(of_host).sum();
-        let mut pages = None;
-        if n_shown + 4 * in_pages.len() <= MAX_SHOWN {
-            let range = |s: &Stripes| (s.id, source * s.stripe + first * s.row, (len - first) * s.row);
-            let ranges: Vec<_> = in_pages.iter().map(range).collect();
-            pages = self.buffer.share(&ranges)?;
-        }
+        let range = |s: &Stripes| (s.id, source * s.stripe + first * s.row, (len - first) * s.row);
+        let pages = self.buffer.share(&in_pages.iter().map(range).collect::<Vec<_>>())?;
         let place = |(part, (id, bytes)): (usize, (StateId, Range<usize>))| {
             let of = *in_pages.iter().find(|s| s.id == id)?;
             Some(Place { part: Some(part), of, at: bytes.start - source * of.stripe, n_bytes: bytes.len() })
