@@ -138,13 +138,7 @@ impl Memory {
             (n_before > 0).then_some((of.id, index * of.stripe + first * of.row - n_before, n_before))
         });
         self.buffer.own(&both.collect::<Vec<_>>())?;
-        self.give_back_cells(index, first)?;
-        let in_pages = |id| self.buffer.page_bytes(id).is_some() && !self.buffer.is_in_granules(id);
-        if !self.layers.iter().any(|layer| matches!(layer, LayerTensors::Kv { k, .. } if in_pages(*k))) {
-            let state = &mut self.slots[index];
-            state.n_taken = state.n_taken.min(state.n_backed);
-        }
-        Ok(())
+        self.give_back_cells(index, first)
     }
 
     /// What of an extent nobody shows goes back to the system.

@@ -54,7 +54,13 @@ impl Memory {
         if held <= n_cells {
             return Ok(());
         }
-        self.slots[index].n_backed = n_cells;
+        let in_pages = |id| self.buffer.page_bytes(id).is_some() && !self.buffer.is_in_granules(id);
+        let on_host = self.layers.iter().any(|layer| matches!(layer, LayerTensors::Kv { k, .. } if in_pages(*k)));
+        let state = &mut self.slots[index];
+        state.n_backed = n_cells;
+        if !on_host {
+            state.n_taken = state.n_taken.min(n_cells);
+        }
         Ok(self.buffer.give_back(&self.cells_held(index, held, n_cells))?)
     }
 
