@@ -14,6 +14,8 @@ type GranuleOf = unsafe extern "C" fn(sys::ggml_backend_dev_t) -> usize;
 type New = unsafe extern "C" fn(sys::ggml_backend_dev_t, usize, usize) -> sys::ggml_backend_buffer_t;
 type Take = unsafe extern "C" fn(sys::ggml_backend_buffer_t, usize, usize) -> i32;
 type GiveBack = unsafe extern "C" fn(sys::ggml_backend_buffer_t, usize, usize);
+type Show = unsafe extern "C" fn(sys::ggml_backend_buffer_t, usize, usize, usize) -> i32;
+type Own = unsafe extern "C" fn(sys::ggml_backend_buffer_t, usize) -> i32;
 
 /// Bytes of a granule of a device; `None` if it has none.
 pub(crate) fn granule(device: Device) -> Option<usize> {
@@ -25,11 +27,27 @@ pub(crate) fn granule(device: Device) -> Option<usize> {
     (n_bytes > 0).then_some(n_bytes)
 }
 
+/// True where several granules can show the same memory: not by plugins that were made before this could be done.
+pub(crate) fn can_show(device: Device) -> bool {
+    sharing(device).is_some()
+}
+
+fn sharing(device: Device) -> Option<(Show, Own)> {
+    let [show, own]: [*mut c_void; 2] =
+        [c"nextn_granules_show", c"nextn_granules_own"].map(|name| device.function(name));
+    // SAFETY: null or, by this name, of this type.
+    let show: Option<Show> = unsafe { std::mem::transmute(show) };
+    // SAFETY: as above.
+    let own: Option<Own> = unsafe { std::mem::transmute(own) };
+    show.zip(own)
+}
+
 /// The memory behind the granules of a buffer, which outlives it.
 pub(crate) struct CudaGranules {
     buffer: sys::ggml_backend_buffer_t,
     take: Take,
     give_back: GiveBack,
+    sharing: Option<(Show, Own)>,
 }
 
 // SAFETY: the buffer is a handle that is not bound to a thread; whoever takes granules keeps others off it.
@@ -54,7 +72,7 @@ impl CudaGranules {
         let buffer = unsafe { new(device.raw(), n, n_bytes) };
         // SAFETY: null or just made, no other owner.
         let owned = unsafe { Buffer::own(buffer) }?;
-        Some((owned, Self { buffer, take, give_back }))
+        Some((owned, Self { buffer, take, give_back, sharing: sharing(device) }))
     }
 }
 
@@ -67,5 +85,19 @@ impl Backing for CudaGranules {
     unsafe fn give_back(&self, granules: Range<usize>) {
         // SAFETY: as above.
         unsafe { (self.give_back)(self.buffer, granules.start, granules.len()) }
+    }
+
+    fn can_show(&self) -> bool {
+        self.sharing.is_some()
+    }
+
+    unsafe fn show(&self, from: Range<usize>, to: usize) -> bool {
+        // SAFETY: as above.
+        self.sharing.is_some_and(|(show, _)| unsafe { show(self.buffer, from.start, to, from.len()) != 0 })
+    }
+
+    unsafe fn own(&self, granule: usize) -> bool {
+        // SAFETY: as above.
+        self.sharing.is_some_and(|(_, own)| unsafe { own(self.buffer, granule) != 0 })
     }
 }

@@ -12,6 +12,11 @@ impl Device {
         }
     }
 
+    /// As [`Device::granule`], where several granules can show the same memory.
+    pub fn shown_granule(self) -> Option<usize> {
+        self.granule().filter(|_| self.kind() == DeviceKind::Cpu || crate::cuda_granules::can_show(self))
+    }
+
     /// True when state on it takes memory as it is written: what is not can be used for something else.
     pub fn takes_state_as_written(self) -> bool {
         self.kind() == DeviceKind::Cpu && self.takes_host_memory() || self.granule().is_some()

@@ -28,7 +28,7 @@ pub(crate) fn in_granules(
     let n_of = |granule: usize| sizes.iter().try_fold(0usize, |n, size| n.checked_add(size.div_ceil(granule)));
     // Each takes time when the buffer is made.
     let mut granule = least;
-    while n_of(granule)? > MOST {
+    while n_of(granule)? > MOST_GRANULES {
         granule = granule.checked_mul(2)?;
     }
     let n = n_of(granule)?;
@@ -66,5 +66,5 @@ pub(crate) fn in_granules(
     Some((buffer, Granules::new(backing, n, granule), places))
 }
 
-/// Granules of a buffer at most: larger ones where there would be more.
-const MOST: usize = 1 << 17;
+/// Granules of a device's state at most: larger ones where there would be more.
+pub const MOST_GRANULES: usize = 1 << 17;

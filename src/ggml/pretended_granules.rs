@@ -1,9 +1,9 @@
-//! Granules on the host, for tests without a GPU: they have as much memory as a test says, and what writes to one without memory is
-//! found. Owns the switch.
+//! Granules on the host, for tests without a GPU: they have as much memory as a test says, and what writes to one without memory, or
+//! to one that shows what another one shows, is found. Owns the switch.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::granules::Backing;
 
@@ -29,11 +29,19 @@ pub(crate) fn granule() -> Option<usize> {
     Some(GRANULE.load(Ordering::SeqCst)).filter(|&n| n > 0)
 }
 
-/// Memory of the host that is all there, and which of it counts as taken.
+/// Memory of the host that is all there, and what of it counts as taken. A granule that shows the memory of another one is a copy of it,
+/// and both must be as they were then as long as both are there.
 pub(crate) struct HostGranules {
     start: *mut u8,
     n_bytes: usize,
-    taken: Mutex<Vec<bool>>,
+    taken: Mutex<Vec<Option<Arc<Taken>>>>,
+}
+
+/// Memory that counts once, however many show it.
+#[derive(Default)]
+struct Taken {
+    /// What is there since several show it.
+    bytes: Mutex<Vec<u8>>,
 }
 
 // SAFETY: the memory is not bound to a thread; whoever takes granules keeps others off them.
@@ -45,7 +53,7 @@ impl HostGranules {
     /// # Safety
     /// `n` granules of `n_bytes` begin at `start`, zeros, and outlive this.
     pub(crate) unsafe fn new(start: *mut u8, n: usize, n_bytes: usize) -> Self {
-        Self { start, n_bytes, taken: Mutex::new(vec![false; n]) }
+        Self { start, n_bytes, taken: Mutex::new(vec![None; n]) }
     }
 
     /// # Safety
@@ -57,46 +65,116 @@ impl HostGranules {
         // SAFETY: as above, and nobody else has a reference (the caller).
         unsafe { std::slice::from_raw_parts_mut(start, self.n_bytes) }
     }
+
+    /// Ends the test if a granule shows what others show, and was written.
+    ///
+    /// # Safety
+    /// As [`HostGranules::bytes`].
+    unsafe fn check(&self, taken: &[Option<Arc<Taken>>], i: usize) {
+        let Some(memory) = taken[i].as_ref().filter(|memory| Arc::strong_count(memory) > 1) else { return };
+        let bytes = memory.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let shows = |of: &Option<Arc<Taken>>| of.as_ref().is_some_and(|of| Arc::ptr_eq(of, memory));
+        for other in (0..taken.len()).filter(|&other| shows(&taken[other])) {
+            // SAFETY: passed on.
+            let found = unsafe { self.bytes(other) };
+            assert!(*bytes == found, "granule {other} was written while granule {i} showed it too");
+        }
+    }
+
+    /// Takes away what a granule shows; true where nobody shows it any more.
+    ///
+    /// # Safety
+    /// As [`HostGranules::bytes`].
+    unsafe fn leave(&self, taken: &mut [Option<Arc<Taken>>], i: usize) -> bool {
+        // SAFETY: passed on.
+        unsafe { self.check(taken, i) };
+        let memory = taken[i].take();
+        Arc::strong_count(&memory.unwrap_or_else(|| panic!("granule {i} has no memory"))) == 1
+    }
+}
+
+/// Has one fewer to take; false where there is none.
+fn take(n: usize) -> bool {
+    LEFT.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(n)).is_ok()
 }
 
 impl Backing for HostGranules {
     unsafe fn take(&self, granules: Range<usize>) -> bool {
-        let fewer = |left: usize| left.checked_sub(granules.len());
-        if LEFT.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_err() {
+        if !take(granules.len()) {
             return false;
         }
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         for i in granules {
-            assert!(!taken[i], "granule {i} is taken twice");
+            assert!(taken[i].is_none(), "granule {i} is taken twice");
             // SAFETY: passed on.
             let is_zero = unsafe { self.bytes(i) }.iter().all(|&b| b == 0);
             assert!(is_zero, "granule {i} was written before it had memory");
-            taken[i] = true;
+            taken[i] = Some(Arc::default());
         }
         true
     }
 
     unsafe fn give_back(&self, granules: Range<usize>) {
-        LEFT.fetch_add(granules.len(), Ordering::SeqCst);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         for i in granules {
-            assert!(taken[i], "granule {i} is given back and was not taken");
+            // SAFETY: passed on.
+            if unsafe { self.leave(&mut taken, i) } {
+                LEFT.fetch_add(1, Ordering::SeqCst);
+            }
             // SAFETY: passed on.
             unsafe { self.bytes(i) }.fill(0);
-            taken[i] = false;
         }
+    }
+
+    fn can_show(&self) -> bool {
+        true
+    }
+
+    unsafe fn show(&self, from: Range<usize>, to: usize) -> bool {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        for (from, to) in from.zip(to..) {
+            // SAFETY: passed on.
+            unsafe { self.check(&taken, from) };
+            // SAFETY: passed on.
+            let source = unsafe { self.bytes(from) };
+            // SAFETY: passed on, and it is another one.
+            let target = unsafe { self.bytes(to) };
+            assert!(taken[to].is_none(), "granule {to} has memory and is to show that of {from}");
+            assert!(target.iter().all(|&b| b == 0), "granule {to} was written before it had memory");
+            target.copy_from_slice(source);
+            let memory = taken[from].clone().unwrap_or_else(|| panic!("granule {from} has no memory to be shown"));
+            *memory.bytes.lock().unwrap_or_else(PoisonError::into_inner) = source.to_vec();
+            taken[to] = Some(memory);
+        }
+        true
+    }
+
+    unsafe fn own(&self, granule: usize) -> bool {
+        if !take(1) {
+            return false;
+        }
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: passed on.
+        let was_last = unsafe { self.leave(&mut taken, granule) };
+        assert!(!was_last, "granule {granule} has memory of its own");
+        taken[granule] = Some(Arc::default());
+        true
     }
 }
 
 impl Drop for HostGranules {
     fn drop(&mut self) {
-        let taken = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
-        LEFT.fetch_add(taken.iter().filter(|&&is| is).count(), Ordering::SeqCst);
+        let mut taken = std::mem::take(&mut *self.taken.lock().unwrap_or_else(PoisonError::into_inner));
         if std::thread::panicking() {
             return;
         }
-        for (i, _) in taken.iter().enumerate().filter(|(_, taken)| !**taken) {
-            // SAFETY: the state is gone, and this with it.
+        for i in 0..taken.len() {
+            if taken[i].is_some() {
+                // SAFETY: the state is gone, and this with it.
+                LEFT.fetch_add(usize::from(unsafe { self.leave(&mut taken, i) }), Ordering::SeqCst);
+                continue;
+            }
+            // SAFETY: as above.
             let is_zero = unsafe { self.bytes(i) }.iter().all(|&b| b == 0);
             assert!(is_zero, "granule {i} was written and had no memory");
         }

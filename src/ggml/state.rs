@@ -196,6 +196,11 @@ impl StateBuffer {
         tensor.in_pages.map(|_| PAGE).or_else(granule)
     }
 
+    /// Bytes of a tensor; 0 if there is none of this number.
+    pub fn tensor_bytes(&self, id: StateId) -> usize {
+        self.inner.tensors.get(id.0 as usize).map_or(0, |t| t.n_bytes)
+    }
+
     /// Takes the memory of the host in small pages, even where the system would take large ones.
     pub fn in_small_pages(&self) {
         self.inner.pages.iter().for_each(Pages::in_small_pages);
@@ -216,10 +221,10 @@ impl StateBuffer {
     /// Copies bytes into a tensor, from `offset` on.
     ///
     /// # Errors
-    /// [`Error::Slot`]: no such tensor, or the range lies outside it.
+    /// [`Error::Slot`]: no such tensor, the range lies outside it, or it was not taken, or others show it.
     pub fn write(&mut self, id: StateId, offset: usize, from: &[u8]) -> Result<(), Error> {
         let ptr = self.range(id, offset, from.len())?;
-        self.check_taken(id, offset, from.len())?;
+        self.check_own(id, offset, from.len())?;
         let _access = self.inner.lock();
         // SAFETY: the range lies within the tensor; the lock keeps graphs off it.
         unsafe { sys::ggml_backend_tensor_set(ptr.as_ptr(), from.as_ptr().cast(), offset, from.len()) };
@@ -229,10 +234,11 @@ impl StateBuffer {
     /// Fills `len` bytes of a tensor with zeros, from `offset` on.
     ///
     /// # Errors
-    /// [`Error::Slot`]: no such tensor, or the range lies outside it.
+    /// [`Error::Slot`]: no such tensor, the range lies outside it, or others show it.
     pub fn zero(&mut self, id: StateId, offset: usize, len: usize) -> Result<(), Error> {
         let ptr = self.range(id, offset, len)?;
         let parts = self.with_memory(id, offset, len);
+        parts.iter().try_for_each(|part| self.check_own(id, part.start, part.len()))?;
         let _access = self.inner.lock();
         for part in parts {
             // SAFETY: the range lies within the tensor; the lock keeps graphs off it.

@@ -10,10 +10,23 @@ use crate::rpc::no_room;
 use crate::state::{Held, StateBuffer, StateTensor};
 use crate::state_id::StateId;
 
+/// Bytes of a tensor that show the memory of others of it, as whole granules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The tensor.
+    pub id: StateId,
+    /// Where what is shown begins.
+    pub from: usize,
+    /// Where it is shown.
+    pub to: usize,
+    /// How much.
+    pub n_bytes: usize,
+}
+
 impl StateBuffer {
     /// True when a tensor has memory only where it was taken.
     pub fn is_in_granules(&self, id: StateId) -> bool {
-        self.inner.tensors.get(id.0 as usize).is_some_and(|t| t.in_granules.is_some())
+        self.place(id).is_some()
     }
 
     /// Takes memory, zeros, for what is wanted of tensors in granules and not held; of others all is there. Where bytes of several
@@ -22,9 +35,46 @@ impl StateBuffer {
     /// # Errors
     /// [`Error::Slot`]: no such tensor, or a range lies outside it. [`Error::Alloc`], and nothing has changed: the device has no room.
     pub fn take(&mut self, all: &[Held]) -> Result<(), Error> {
+        self.take_shown(all, &[]).map(drop)
+    }
+
+    /// As [`StateBuffer::take`]; of what is wanted, some shows the memory of other bytes until [`StateBuffer::own`] gives it its own:
+    /// whole granules, none of which is held. False, and nothing has changed, where they cannot be shown so.
+    ///
+    /// # Errors
+    /// As [`StateBuffer::take`].
+    pub fn take_shown(&mut self, all: &[Held], shown: &[Shown]) -> Result<bool, Error> {
         for held in all {
             self.range(held.id, held.offset, held.wanted.max(held.held))?;
         }
+        for Shown { id, from, to, n_bytes } in shown {
+            self.range(*id, *from, *n_bytes)?;
+            self.range(*id, *to, *n_bytes)?;
+        }
+        let taken = if self.show_all(shown) { self.take_all(all).map(|()| true) } else { Ok(false) };
+        if !matches!(taken, Ok(true)) {
+            let _access = self.inner.lock();
+            for Shown { id, to, n_bytes, .. } in shown {
+                if let Some((granules, start)) = self.place(*id) {
+                    // SAFETY: the lock keeps graphs off the state, and nobody else reads it.
+                    unsafe { granules.hide(&(start + to..start + to + n_bytes)) };
+                }
+            }
+        }
+        taken
+    }
+
+    fn show_all(&self, shown: &[Shown]) -> bool {
+        let _access = self.inner.lock();
+        shown.iter().all(|Shown { id, from, to, n_bytes }| {
+            self.place(*id).is_some_and(|(granules, start)| {
+                // SAFETY: the lock keeps graphs off the state, and nobody else reads it.
+                unsafe { granules.show(start + from..start + from + n_bytes, start + to) }
+            })
+        })
+    }
+
+    fn take_all(&self, all: &[Held]) -> Result<(), Error> {
         let _access = self.inner.lock();
         for (i, held) in all.iter().enumerate() {
             let Some((granules, change)) = self.change(held) else { continue };
@@ -43,6 +93,35 @@ impl StateBuffer {
             return Err(no_room(device, missing, "more of the sequences' state (KV cache and recurrent state)"));
         }
         Ok(())
+    }
+
+    /// Gives granules that hold a byte of these ranges (tensor, offset, bytes) and show the memory of others their own, before they
+    /// are written. They hold what they held.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: no such tensor, or a range lies outside it. [`Error::Alloc`], and some still show others' memory: the device
+    /// has no room.
+    pub fn own(&mut self, ranges: &[(StateId, usize, usize)]) -> Result<(), Error> {
+        for &(id, offset, len) in ranges {
+            self.range(id, offset, len)?;
+            let Some((granules, start)) = self.place(id) else { continue };
+            let _access = self.inner.lock();
+            // SAFETY: the lock keeps graphs off the state, and nobody else reads it.
+            if !unsafe { granules.own(&(start + offset..start + offset + len)) } {
+                let device = self.inner.tensors[id.0 as usize].device;
+                return Err(no_room(
+                    device,
+                    granules.n_bytes(),
+                    "what sequences no longer have in common of their state",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// True for a tensor in granules that can show each other's memory.
+    pub fn shows_granules(&self, id: StateId) -> bool {
+        self.place(id).is_some_and(|(granules, _)| granules.can_show())
     }
 
     /// Gives back the memory of what is held and not wanted of tensors in granules. What keeps its memory, since it lies in a granule
@@ -85,29 +164,38 @@ impl StateBuffer {
 
     /// The parts of a range that have memory.
     pub(crate) fn with_memory(&self, id: StateId, offset: usize, len: usize) -> Vec<Range<usize>> {
-        match self.inner.tensors[id.0 as usize].in_granules {
+        match self.place(id) {
             None => std::iter::once(offset..offset + len).collect(),
-            Some((all, start)) => {
-                let parts = self.inner.granules[all].with_memory(start + offset..start + offset + len);
+            Some((granules, start)) => {
+                let parts = granules.with_memory(start + offset..start + offset + len);
                 parts.into_iter().map(|part| part.start - start..part.end - start).collect()
             }
         }
     }
 
     /// # Errors
-    /// [`Error::Slot`]: some of the range has no memory.
-    pub(crate) fn check_taken(&self, id: StateId, offset: usize, len: usize) -> Result<(), Error> {
-        let n_bytes: usize = self.with_memory(id, offset, len).iter().map(Range::len).sum();
+    /// [`Error::Slot`]: some of the range has no memory, or others show it too.
+    pub(crate) fn check_own(&self, id: StateId, offset: usize, len: usize) -> Result<(), Error> {
+        let Some((granules, start)) = self.place(id) else { return Ok(()) };
+        let own = granules.writable(start + offset..start + offset + len);
+        let n_bytes: usize = own.iter().map(Range::len).sum();
         if n_bytes == len {
             return Ok(());
         }
-        let what = format!("of bytes {offset}+{len} only {n_bytes} have memory: take it before they are written");
+        let what =
+            format!("of bytes {offset}+{len} only {n_bytes} have memory of their own: take it before they are written");
         Err(Error::Slot { kind: "state", name: id.0.to_string(), what })
     }
 
+    /// The granules of a tensor, and its first byte in them.
+    fn place(&self, id: StateId) -> Option<(&Granules, usize)> {
+        let (all, start) = self.inner.tensors.get(id.0 as usize)?.in_granules?;
+        Some((&self.inner.granules[all], start))
+    }
+
     fn change(&self, held: &Held) -> Option<(&Granules, Change)> {
-        let (all, start) = self.inner.tensors[held.id.0 as usize].in_granules?;
+        let (granules, start) = self.place(held.id)?;
         let (start, Held { held, wanted, .. }) = (start + held.offset, *held);
-        Some((&self.inner.granules[all], Change { start, held, wanted }))
+        Some((granules, Change { start, held, wanted }))
     }
 }

@@ -31,6 +31,7 @@ mod shown;
 mod size;
 mod slots;
 mod snapshot;
+mod stride;
 mod taken;
 mod taking;
 mod txn;

@@ -87,18 +87,20 @@ impl Memory {
         let (len, number) = (saved.len, NEXT.fetch_add(1, Ordering::Relaxed));
         let cells = self.cell_ranges(index, len)?;
         let stale = self.stale_ranges(index, len)?;
-        self.take(index, len, 1)?;
         let state = &mut self.slots[index];
         let n_written = if state.spoiled { len } else { state.n_written.max(len) };
-        state.writes(len);
-        // Its numbers may come from a file, and be anything.
-        (state.spoiled, state.lost, state.loading) = (true, true, Some(number));
-        (state.len, state.held, state.n_planes_written) = (0, None, state.n_planes_written.max(1));
+        (state.len, state.held, state.lost, state.loading) = (0, None, true, None);
         self.stop_showing(index, 0)?;
         let there = match beside.filter(|&(other, _)| other != index && !self.slots[other].lost) {
             Some((other, n)) => self.show(other, index, n.min(len).min(self.slots[other].len))?,
             None => Vec::new(),
         };
+        self.take(index, len, 1)?;
+        let state = &mut self.slots[index];
+        state.writes(len);
+        // Its numbers may come from a file, and be anything.
+        (state.spoiled, state.loading) = (true, Some(number));
+        state.n_planes_written = state.n_planes_written.max(1);
         let mut left: VecDeque<Left> = stale.into_iter().map(|bytes| Left::new(bytes, Source::Zeros)).collect();
         let mut start = 0;
         for (id, offset, n_bytes) in cells {

@@ -28,8 +28,8 @@ impl StepView<'_> {
     /// The cell of each row, among the cells of all slots, in layers of a window (its number).
     pub fn kv_rows(&self, window: usize, into: &mut Vec<i64>) {
         into.clear();
-        let n_cells = self.memory.n_cells(window);
-        self.each_row(|slot, position| into.push((slot * n_cells + position % n_cells) as i64));
+        let (n_cells, stride) = (self.memory.n_cells(window), self.memory.stride(window));
+        self.each_row(|slot, position| into.push((slot * stride + position % n_cells) as i64));
     }
 
     /// The place of each element of each row's values, among all of them; for transposed values of a kind (its number).

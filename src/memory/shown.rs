@@ -1,4 +1,4 @@
-//! What slots show of pages that are not theirs alone: plain data, and the arithmetic of cells and pages.
+//! What slots show of pages and granules that are not theirs alone: plain data, and the arithmetic of cells and pages.
 
 use std::sync::Arc;
 
@@ -12,17 +12,21 @@ pub(crate) struct Shown {
     pub(crate) end: usize,
 }
 
-/// The cells `first..end` of a sequence, as they were when it was first copied: what of them is whole pages.
+/// The cells `first..end` of a sequence, as they were when it was first copied: what of them is whole pages, and the whole granules
+/// of these and earlier cells that no earlier extent has.
 #[derive(Debug)]
 pub(crate) struct Extent {
     pub(crate) first: usize,
-    pub(crate) pages: SharedPages,
+    /// Of the host, if there are any.
+    pub(crate) pages: Option<SharedPages>,
     pub(crate) places: Vec<Place>,
 }
 
 /// Where a part of an extent's pages is in every slot that shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
+    /// Its number among the pages of the host; `None` for granules.
+    pub(crate) part: Option<usize>,
     pub(crate) of: Stripes,
     /// Its first byte, counted from the slot's first. Pages begin here.
     pub(crate) at: usize,
@@ -35,9 +39,11 @@ pub(crate) struct Stripes {
     pub(crate) id: StateId,
     /// Bytes of a cell.
     pub(crate) row: usize,
-    /// Bytes of a slot.
+    /// Bytes from a slot's first to the next one's.
     pub(crate) stripe: usize,
+    /// Bytes of a page or a granule.
     pub(crate) page: usize,
+    pub(crate) in_granules: bool,
 }
 
 impl Place {

@@ -142,7 +142,7 @@ fn unkept(d: usize, t: CacheType, of: &str) -> String {
     format!("a {of} head of {d} elements cannot be kept as {t}{takes}: use {option} {instead}")
 }
 
-fn as_dim(n: usize) -> i64 {
+pub(crate) fn as_dim(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 

@@ -117,9 +117,15 @@ pub struct Memory {
     /// The matrices by which keys and values of each layer are rotated.
     pub(crate) rotations: Vec<(Option<StateId>, Option<StateId>)>,
     pub(crate) slots: Vec<SlotStatus>,
+    /// See [`Memory::stride`].
+    pub(crate) strides: Vec<usize>,
+    /// Bytes between slots, which have no memory, on each device.
+    pub(crate) between: Vec<(Device, usize)>,
     /// For each slot what of its first cells it shows and does not own, in order.
     pub(crate) shown: Vec<Vec<Shown>>,
     pub(crate) footprint: Footprint,
+    /// Bytes that were taken at the start.
+    pub(crate) reserved_bytes: usize,
     /// See [`Memory::name_states`].
     pub(crate) names_states: bool,
     /// See [`Memory::name_slots`].
@@ -212,7 +218,11 @@ impl Memory {
             ));
         }
         config = config.rounded();
-        let (mut specs, mut parts) = (Vec::new(), Vec::new());
+        let with_state = || layout.layers.iter().enumerate().filter(|(_, layer)| **layer != LayerState::None);
+        // Where one device reserves all of it, nobody counts what others take.
+        let as_written = with_state().all(|(il, _)| place(il).takes_state_as_written());
+        let strides = if as_written { config.strides(&layout, &kinds, &place)? } else { Vec::new() };
+        let (mut specs, mut parts, mut between) = (Vec::new(), Vec::new(), Vec::new());
         for (il, layer) in layout.layers.iter().enumerate() {
             let device = place(il);
             if let (LayerState::Kv(kv), Some(t)) = (layer, config.turbo_type())
@@ -225,8 +235,13 @@ impl Memory {
                 ));
             }
             let spec = |(what, dtype, ne)| StateSpec { name: format!("{what}.{il}"), dtype, ne, device };
-            specs.extend(config.tensors(layer)?.into_iter().map(spec));
-            parts.extend(config.part_bytes(layer)?);
+            let stride = strides.get(kinds.window_of(il)).copied().unwrap_or(0);
+            let (tensors, n_between) = config.tensors_apart(layer, stride)?;
+            specs.extend(tensors.into_iter().map(spec));
+            between.push((device, n_between));
+            if as_written {
+                parts.extend(config.part_bytes(layer)?);
+            }
         }
         let n_of_layers = specs.len();
         let mut matrices: Vec<(Device, usize)> = Vec::new();
@@ -248,10 +263,6 @@ impl Memory {
             device,
         }));
         let on_cpu = specs.iter().all(|spec| spec.device.kind() == DeviceKind::Cpu);
-        if !specs.iter().all(|spec| spec.device.takes_state_as_written()) {
-            // Where one device reserves all of it, nobody counts what others take.
-            parts.clear();
-        }
         let (mut buffer, ids) = StateBuffer::with_parts(&specs, &parts)?;
         for (&id, &(_, n)) in ids[n_of_layers..].iter().zip(&matrices) {
             buffer.write(id, 0, &MemoryConfig::rotation_matrix(n))?;
@@ -288,15 +299,18 @@ impl Memory {
             layers,
             rotations,
             slots,
+            strides,
+            between,
             shown,
             footprint,
+            reserved_bytes: 0,
             names_states: false,
             names_slots: 0,
             says_spans: false,
             on_cpu,
             has_granules,
         };
-        Ok(Self { footprint: memory.footprint_of(), ..memory })
+        Ok(Self { footprint: memory.footprint_of(), reserved_bytes: memory.bytes_at_start(), ..memory })
     }
 
     /// What was asked for, the context rounded up.
@@ -306,7 +320,7 @@ impl Memory {
 
     /// Bytes on the device if all sequences fill the context: [`Memory::taken_bytes`] says what is taken.
     pub fn n_bytes(&self) -> usize {
-        self.buffer.n_bytes()
+        self.buffer.n_bytes() - self.between.iter().map(|(_, n_bytes)| n_bytes).sum::<usize>()
     }
 
     /// Takes a free slot with an empty sequence; `None` when all are in use.

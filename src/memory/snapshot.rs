@@ -184,12 +184,11 @@ impl Memory {
         }
         self.wipe(target, 0)?;
         self.stop_showing(target, 0)?;
-        self.take(target, len, 1)?;
+        let there = self.show(source, target, len)?;
         let spoiled = self.slots[source].spoiled;
         let state = &mut self.slots[target];
         state.writes(len);
         state.spoiled |= spoiled;
-        let there = self.show(source, target, len)?;
         let mut bytes = Vec::new();
         let ranges = self.plain_ranges(source, len)?.into_iter().zip(self.plain_ranges(target, len)?);
         for ((id, offset, n_bytes), (_, to, _)) in ranges {
@@ -296,11 +295,11 @@ impl Memory {
         let (LayerState::Kv(kv), LayerTensors::Kv { k, v }) = (self.layout.layers[il], self.layers[il]) else {
             return Ok(Vec::new());
         };
-        let n_cells = self.config.n_cells(kv.window);
+        let (n_cells, stride) = (self.config.n_cells(kv.window), self.stride(self.kinds.window_of(il)));
         // Heads that no block divides were refused when the tensors were made.
         let row = |t: CacheType, d: usize| kv.n_head_kv * t.head_bytes(d).unwrap_or(0);
         let k_row = row(type_k, kv.d_k);
-        let rows = |id, row| cells.clone().map(move |c| (id, (index * n_cells + c.start) * row, c.len() * row));
+        let rows = |id, row| cells.clone().map(move |c| (id, (index * stride + c.start) * row, c.len() * row));
         let mut ranges: Vec<Bytes> = rows(k, k_row).collect();
         if kv.latent {
             return Ok(ranges);

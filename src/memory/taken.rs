@@ -25,7 +25,7 @@ impl Memory {
                         footprint.is_all = false;
                         continue;
                     };
-                    let n_cells = self.n_cells_of(il);
+                    let n_cells = self.stride(self.kinds.window_of(il));
                     // Cells of a slot may begin within a granule, and take one more.
                     let within = |id: &StateId, keys| {
                         self.buffer.is_in_granules(*id) && !self.stripe_bytes(il, keys).is_multiple_of(page)
@@ -83,15 +83,30 @@ impl Memory {
 
     /// Bytes of memory that all of it takes now: of what is taken when it is written only that.
     pub fn taken_bytes(&self) -> usize {
-        let later = self.config.n_slots * self.footprint.n_bytes(self.config.n_ctx);
         let own = |index| self.taken(index).saturating_sub(self.shown_bytes(index));
         let now: usize = (0..self.slots.len()).map(own).sum();
-        self.n_bytes().saturating_sub(later) + now + self.shared_bytes(None)
+        self.reserved_bytes + now + self.shared_bytes(None)
+    }
+
+    /// Bytes that were taken at the start.
+    pub(crate) fn bytes_at_start(&self) -> usize {
+        let of_layer = |tensors: &LayerTensors| match *tensors {
+            LayerTensors::None => Vec::new(),
+            LayerTensors::Kv { k: a, v: b } | LayerTensors::Recurrent { conv: a, heads: b } if a == b => vec![a],
+            LayerTensors::Kv { k: a, v: b } | LayerTensors::Recurrent { conv: a, heads: b } => vec![a, b],
+        };
+        let later = self.layers.iter().flat_map(of_layer).filter(|&id| self.buffer.page_bytes(id).is_some());
+        self.buffer.n_bytes() - later.map(|id| self.buffer.tensor_bytes(id)).sum::<usize>()
     }
 
     /// Bytes on each device that are taken as sequences are written, if all of them fill the context.
     pub fn growing_bytes(&self) -> Vec<(Device, usize)> {
-        self.buffer.growing_bytes()
+        let mut all = self.buffer.growing_bytes();
+        for (device, n_bytes) in &mut all {
+            let between = self.between.iter().filter(|(of, _)| of == device).map(|(_, n)| n).sum();
+            *n_bytes = n_bytes.saturating_sub(between);
+        }
+        all
     }
 
     /// Forgets the whole sequence and gives back the memory that it took, where all of the state is taken when it is written.
@@ -130,14 +145,10 @@ impl Memory {
         Ok(())
     }
 
-    fn n_cells_of(&self, il: usize) -> usize {
-        self.n_cells(self.kinds.window_of(il))
-    }
-
-    /// Bytes of all cells of one slot in a layer, of its keys or of its values.
+    /// Bytes from a slot's first cell to the next one's in a layer, of its keys or of its values.
     pub(crate) fn stripe_bytes(&self, il: usize, keys: bool) -> usize {
         let LayerState::Kv(kv) = self.layout.layers[il] else { return 0 };
         let (t, d) = if keys { (self.config.type_k, kv.d_k) } else { (self.config.type_v, kv.d_v) };
-        kv.n_head_kv * t.head_bytes(d).unwrap_or(0) * self.n_cells_of(il)
+        kv.n_head_kv * t.head_bytes(d).unwrap_or(0) * self.stride(self.kinds.window_of(il))
     }
 }

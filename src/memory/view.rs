@@ -252,7 +252,7 @@ impl<'m> StepView<'m> {
         elements: Option<Tensor<'g>>,
     ) {
         let Some((kv, k_id, v_id)) = self.kv(il) else { return };
-        let n_cells = (self.memory.n_cells(self.window_of(il)) * self.memory.config.n_slots) as i64;
+        let n_cells = (self.memory.stride(self.window_of(il)) * self.memory.config.n_slots) as i64;
         let (type_k, type_v) = (self.memory.config.type_k, self.memory.config.type_v);
         store_rows(g, (g.state(&self.memory.buffer, k_id), n_cells), (k, rows), (type_k, kv.d_k));
         let cache = g.state(&self.memory.buffer, v_id);
@@ -270,8 +270,8 @@ impl<'m> StepView<'m> {
     /// Writes the latent rows `x: [d_k, n_tokens]` of the step into layer `il`; `rows` as for [`StepView::store_kv`].
     pub fn store_latent<'g>(&self, g: &Graph<'g>, il: usize, x: Tensor<'g>, rows: Tensor<'g>) {
         let Some((kv, id, _)) = self.kv(il) else { return };
-        let n_cells = (self.memory.n_cells(self.window_of(il)) * self.memory.config.n_slots) as i64;
-        let cache = g.state(&self.memory.buffer, id); // [d_k, n_ctx, n_slots]
+        let n_cells = (self.memory.stride(self.window_of(il)) * self.memory.config.n_slots) as i64;
+        let cache = g.state(&self.memory.buffer, id); // [d_k, stride, n_slots]
         store_rows(g, (cache, n_cells), (x, rows), (self.memory.config.type_k, kv.d_k));
     }
 
@@ -316,7 +316,7 @@ impl<'m> StepView<'m> {
 
     /// `[d, n_kv, n_head_kv, n_seqs]`.
     fn cells<'g>(&self, g: &Graph<'g>, id: ggml::StateId, [d, n_kv, n_head_kv]: [usize; 3], s: &Segment) -> Tensor<'g> {
-        let cache = g.state(&self.memory.buffer, id); // [d * n_head_kv, n_ctx, n_slots]
+        let cache = g.state(&self.memory.buffer, id); // [d * n_head_kv, stride, n_slots]
         let nb = cache.nb();
         let head = nb[1] / n_head_kv;
         let ne = [d as i64, n_kv as i64, n_head_kv as i64, s.n_seqs as i64];
@@ -423,14 +423,14 @@ impl<'m> StepView<'m> {
     }
 }
 
-/// Writes `x` over the rows `rows` of `cache`, which has `n_cells` of all slots, with heads of `d` elements.
+/// Writes `x` over the rows `rows` of `cache`, which has `n_cells` of all slots and between them, with heads of `d` elements.
 fn store_rows<'g>(
     g: &Graph<'g>,
     (cache, n_cells): (Tensor<'g>, i64),
     (x, rows): (Tensor<'g>, Tensor<'g>),
     (kept_as, d): (CacheType, usize),
 ) {
-    let into = g.reshape(cache, [cache.ne()[0], n_cells]); // was [.., n_ctx, n_slots]
+    let into = g.reshape(cache, [cache.ne()[0], n_cells]); // was [.., stride, n_slots]
     g.keep(match kept_as.turbo(d) {
         Some(turbo) => g.store_turbo(into, x, rows, turbo),
         None => g.set_rows(into, finite(g, cache, kept_as, x), rows),

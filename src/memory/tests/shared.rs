@@ -99,7 +99,7 @@ proptest! {
         granule in prop::sample::select(vec![0, 4 << 10, 12 << 10, 64 << 10]),
     ) {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        // As on a GPU: what is written without memory ends the test.
+        // As on a GPU: what is written without memory, or while others show it, ends the test.
         ggml::pretend_granules(granule, N_GRANULES);
         let config = |n_slots| config(if q8 { CacheType::Q8_0 } else { CacheType::F32 }, n_slots, v_transposed);
         let mut rig = Rig::new(layout(), config(N_SLOTS));
@@ -191,6 +191,11 @@ proptest! {
                 prop_assert!(rig.memory.load_more(loading).is_err(), "slot {} was given something else", s);
                 coming = None;
             }
+            if granule > 0 && !v_transposed {
+                let (counted, found) = (rig.memory.taken_bytes() - nothing, granules_taken() * granule);
+                // Slots behind a window may begin within a granule that two of them have.
+                prop_assert!((found..=found + 2 * N_SLOTS * granule).contains(&counted), "{} bytes, {} counted", found, counted);
+            }
             let waits = |s: usize| coming.as_ref().is_some_and(|(slot, ..)| *slot == s);
             for (s, known) in known.iter().enumerate().filter(|(s, _)| !waits(*s)) {
                 let mut alone = Rig::new(layout(), config(1));
@@ -209,6 +214,128 @@ proptest! {
         prop_assert_eq!(ggml::pretended_granules_left(), N_GRANULES);
         ggml::pretend_granules(0, 0);
     }
+}
+
+/// Pretended granules with memory; what several show counts once.
+fn granules_taken() -> usize {
+    N_GRANULES - ggml::pretended_granules_left()
+}
+
+/// Eight slots of `n_ctx` positions, and a sequence of `len` in the first, with bytes that tell where they are.
+fn eight_slots(layout: StateLayout, config: MemoryConfig, len: usize) -> (Memory, Vec<Slot>, SavedSequence) {
+    let mut memory = Memory::new(Device::cpu().unwrap(), layout, MemoryConfig { n_slots: 8, ..config }).expect("sound");
+    let slots: Vec<Slot> = (0..8).map(|_| memory.acquire().unwrap().expect("a free slot")).collect();
+    memory.begin(&[(&slots[0], len)], 1).expect("a step").commit(&[len]).expect("all rows");
+    let (mut bytes, before) = (Vec::new(), memory.shape().saved_bytes(0));
+    memory.save(&slots[0]).expect("copied").write_to(&mut bytes);
+    bytes[before..].iter_mut().enumerate().for_each(|(i, b)| *b = (i % 59) as u8);
+    let saved = SavedSequence::from_bytes(&bytes).expect("the same lengths");
+    memory.load(&slots[0], &saved).expect("it fits");
+    (memory, slots, saved)
+}
+
+#[test]
+fn granules_that_are_shared_take_memory_once() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // As K of a layer of 1 KiB a position with granules of 2 MiB, a hundredth of it.
+    let (granule, beginning, more) = (16 << 10, 6100, 20);
+    ggml::pretend_granules(granule, N_GRANULES);
+    let kv = LayerState::Kv(Kv { n_head_kv: 4, d_k: 64, d_v: 64, window: None, latent: false });
+    let config = MemoryConfig { n_ctx: 8192, ..config(CacheType::F16, 8, false) };
+    let (mut memory, slots, saved) = eight_slots(StateLayout { layers: vec![kv; 2] }, config, beginning);
+    let append = |memory: &mut Memory, slot: &Slot, n: usize| {
+        memory.begin(&[(slot, n)], 1).expect("a step").commit(&[n]).expect("all rows");
+    };
+    for slot in &slots[1..] {
+        let before = granules_taken();
+        let shareable = memory.shareable_bytes(beginning);
+        memory.copy(&slots[0], slot, beginning, None).expect("a copy");
+        let of_one = memory.taken_by(slot).unwrap();
+        assert_eq!((granules_taken() - before) * granule, of_one - shareable, "what is shared takes nothing");
+        assert_eq!(
+            (memory.shown_by(slot).unwrap(), memory.common_bytes(slot, beginning).unwrap()),
+            (shareable, shareable)
+        );
+    }
+    slots.iter().for_each(|slot| append(&mut memory, slot, more));
+    let (one, all) = (memory.footprint().n_bytes(beginning + more), granules_taken() * granule);
+    assert!(all * 100 <= one * 115, "eight take {all} bytes, one {one}");
+    assert_eq!(memory.taken_bytes(), all);
+    slots.iter().for_each(|slot| assert!(memory.save_first(slot, beginning).expect("copied") == saved));
+    // Whoever writes over the beginning takes what it writes, and gives back what it no longer has.
+    memory.truncate(&slots[0], 100).expect("attention alone");
+    append(&mut memory, &slots[0], 50);
+    assert_eq!(
+        (memory.taken_bytes(), memory.shown_by(&slots[0]).unwrap()),
+        (granules_taken() * granule, 4 * 3 * granule)
+    );
+    assert!(memory.save_first(&slots[7], beginning).expect("copied") == saved);
+    // One that comes back from elsewhere shares what another slot has.
+    memory.discard(&slots[6]).expect("given back");
+    let before = granules_taken();
+    let loading = memory.begin_loading(&slots[6], &saved, Some((&slots[7], beginning))).expect("it fits");
+    memory.finish_loading(loading).expect("whole");
+    assert!(memory.save(&slots[6]).expect("copied") == saved);
+    assert!((granules_taken() - before) * granule <= one / 20, "{} granules more", granules_taken() - before);
+    // With the last of them the memory goes back.
+    for slot in &slots[1..] {
+        memory.discard(slot).expect("given back");
+    }
+    assert_eq!(memory.taken_bytes(), granules_taken() * granule);
+    memory.discard(&slots[0]).expect("given back");
+    assert_eq!((granules_taken(), memory.taken_bytes(), memory.shared_bytes(None)), (0, 0, 0));
+    ggml::pretend_granules(0, 0);
+}
+
+#[test]
+fn slots_of_any_row_begin_with_a_granule_and_what_is_between_them_is_not_counted() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let granule = 16 << 10;
+    // 136 and 408 bytes of a position in one memory, so slots are 2,048 cells apart.
+    let kv = |n_head_kv| LayerState::Kv(Kv { n_head_kv, d_k: 64, d_v: 64, window: None, latent: false });
+    let layout = StateLayout { layers: vec![kv(2), kv(6)] };
+    let config = MemoryConfig { n_ctx: 768, ..config(CacheType::Q8_0, 8, false) };
+    let len = 700;
+    ggml::pretend_granules(granule, N_GRANULES);
+    let (mut memory, slots, saved) = eight_slots(layout.clone(), config, len);
+    assert_eq!(memory.n_bytes(), config.n_bytes(&layout).expect("a sound layout"));
+    assert_eq!(memory.growing_bytes().iter().map(|(_, n)| n).sum::<usize>(), memory.n_bytes());
+    memory.copy(&slots[0], &slots[5], len, None).expect("a copy");
+    assert!(memory.save(&slots[5]).expect("copied") == saved);
+    let whole: usize = [136, 136, 408, 408].iter().map(|row| len * row / granule * granule).sum();
+    assert_eq!(memory.shown_by(&slots[5]).unwrap(), whole);
+    assert_eq!(memory.taken_bytes(), granules_taken() * granule);
+    ggml::pretend_granules(0, 0);
+}
+
+#[test]
+fn what_finds_no_room_for_a_copy_of_a_granule_leaves_both_as_they_were() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (granule, len) = (16 << 10, 300);
+    let kv = LayerState::Kv(Kv { n_head_kv: 4, d_k: 64, d_v: 64, window: None, latent: false });
+    let config = MemoryConfig { n_ctx: 512, ..config(CacheType::F16, 8, false) };
+    // Sixteen of each tensor for a sequence of 300 positions, with what is taken ahead, and seven for a copy.
+    ggml::pretend_granules(granule, 2 * (16 + 7));
+    let (mut memory, slots, saved) = eight_slots(StateLayout { layers: vec![kv] }, config, len);
+    memory.copy(&slots[0], &slots[1], len, None).expect("a copy");
+    assert_eq!(ggml::pretended_granules_left(), 0);
+    assert!(memory.copy(&slots[0], &slots[2], len, None).is_err(), "what is not shared finds no room");
+    assert_eq!((memory.shown_by(&slots[2]).unwrap(), ggml::pretended_granules_left()), (0, 0));
+    // In the middle of a granule that both show: cells behind it are zeroed, since they were loaded.
+    assert!(memory.truncate(&slots[1], 50).is_err());
+    slots[..2].iter().for_each(|slot| assert!(memory.save(slot).expect("copied") == saved));
+    memory.discard(&slots[0]).expect("given back");
+    memory.truncate(&slots[1], 50).expect("it is there alone");
+    memory.discard(&slots[1]).expect("given back");
+    // Of what steps wrote a step needs the copy.
+    memory.begin(&[(&slots[0], len)], 1).expect("a step").commit(&[len]).expect("all rows");
+    memory.copy(&slots[0], &slots[1], len, None).expect("a copy");
+    memory.truncate(&slots[1], 50).expect("nothing is written");
+    assert!(memory.begin(&[(&slots[1], 1)], 1).is_err());
+    assert_eq!((memory.len(&slots[1]).unwrap(), memory.len(&slots[0]).unwrap()), (50, len));
+    memory.discard(&slots[0]).expect("given back");
+    memory.begin(&[(&slots[1], 1)], 1).expect("there is room now").commit(&[1]).expect("all rows");
+    ggml::pretend_granules(0, 0);
 }
 
 /// Bytes of memory behind this process, pages that it shows several times counted once.

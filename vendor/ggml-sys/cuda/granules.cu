@@ -14,7 +14,8 @@ namespace {
 
 using memory = CUmemGenericAllocationHandle;
 
-// Each granule shows memory of its own, or the one that is all zeros: what kernels read beyond what was written is always there.
+// Each granule shows memory of its own, that of others too, or the one that is all zeros: what kernels read beyond what was written is
+// always there. Behind the last one are the addresses of one more, at which a copy is made.
 struct addresses {
     int device;
     size_t granule, n;
@@ -69,8 +70,19 @@ struct addresses {
             cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess;
     }
 
+    // Fills memory that nothing shows yet with what a granule shows.
+    bool copy(size_t from, memory into) const {
+        if (!map(n, 1, [&](size_t) { return into; })) {
+            return false;
+        }
+        const bool done = cudaMemcpyAsync(start(n), start(from), granule, cudaMemcpyDeviceToDevice, cudaStreamPerThread) == cudaSuccess &&
+            cudaStreamSynchronize(cudaStreamPerThread) == cudaSuccess;
+        CU_CHECK(cuMemUnmap(at(n), granule));
+        return done;
+    }
+
     bool reserve() {
-        if (cuMemAddressReserve(&base, n * granule, 0, 0, 0) != CUDA_SUCCESS) {
+        if (cuMemAddressReserve(&base, (n + 1) * granule, 0, 0, 0) != CUDA_SUCCESS) {
             base = 0;
             return false;
         }
@@ -94,7 +106,7 @@ struct addresses {
             CU_CHECK(cuMemRelease(zeros));
         }
         if (base) {
-            CU_CHECK(cuMemAddressFree(base, n * granule));
+            CU_CHECK(cuMemAddressFree(base, (n + 1) * granule));
         }
     }
 };
@@ -210,6 +222,49 @@ extern "C" void granules_give_back(ggml_backend_buffer_t buffer, size_t first, s
     all.show_zeros(first, n);
 }
 
+// The memory behind granules, to be released.
+std::vector<memory> shown(const addresses & all, size_t first, size_t n) {
+    std::vector<memory> found(n);
+    for (size_t i = 0; i < n; i++) {
+        CU_CHECK(cuMemRetainAllocationHandle(&found[i], all.start(first + i)));
+    }
+    return found;
+}
+
+extern "C" int32_t granules_show(ggml_backend_buffer_t buffer, size_t from, size_t to, size_t n) {
+    const addresses & all = of(buffer);
+    ggml_cuda_set_device(all.device);
+    const std::vector<memory> found = shown(all, from, n);
+    CU_CHECK(cuMemUnmap(all.at(to), n * all.granule));
+    const bool done = all.map(to, n, [&](size_t i) { return found[i]; });
+    if (!done) {
+        all.show_zeros(to, n);
+    }
+    for (memory each : found) {
+        CU_CHECK(cuMemRelease(each));
+    }
+    return done;
+}
+
+extern "C" int32_t granules_own(ggml_backend_buffer_t buffer, size_t i) {
+    const addresses & all = of(buffer);
+    ggml_cuda_set_device(all.device);
+    memory made;
+    if (!all.create(made)) {
+        return 0;
+    }
+    bool done = all.copy(i, made);
+    if (done) {
+        const memory before = shown(all, i, 1)[0];
+        CU_CHECK(cuMemUnmap(all.at(i), all.granule));
+        done = all.map(i, 1, [&](size_t) { return made; });
+        GGML_ASSERT((done || all.map(i, 1, [&](size_t) { return before; })) && "a granule was not mapped again");
+        CU_CHECK(cuMemRelease(before));
+    }
+    CU_CHECK(cuMemRelease(made));
+    return done;
+}
+
 }  // namespace
 
 void * function_of_granules(const char * name) {
@@ -229,6 +284,12 @@ void * function_of_granules(const char * name) {
     }
     if (strcmp(name, "nextn_granules_give_back") == 0) {
         return reinterpret_cast<void *>(granules_give_back);
+    }
+    if (strcmp(name, "nextn_granules_show") == 0) {
+        return reinterpret_cast<void *>(granules_show);
+    }
+    if (strcmp(name, "nextn_granules_own") == 0) {
+        return reinterpret_cast<void *>(granules_own);
     }
     return nullptr;
 }
