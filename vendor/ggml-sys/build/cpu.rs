@@ -42,19 +42,13 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<Group>, String> {
             cpu.flags(tuning(target)?);
             groups.push(cpu.into());
         }
-        let mut base = compiler::group(source, target, cpp, files::BASE.iter().chain(&files::REGISTRY));
-        base.include(&version_folder).define("GGML_USE_CPU", None).define("GGML_USE_RPC", None);
+        let mut base = core(source, target, cpp, false)?;
+        base.include(&version_folder);
         if cpp {
+            let mut cold = core(source, target, cpp, true)?;
+            cold.include(&version_folder);
+            groups.push(cold.into());
             base.file(PLAN);
-        }
-        if cfg!(feature = "cuda") {
-            base.define("GGML_USE_CUDA", None);
-        }
-        if target.metal() {
-            base.define("GGML_USE_METAL", None);
-        }
-        if target.os == "macos" && apple::linker_is_buggy(&compiler::tool(target, cpp)?) {
-            base.define("HAVE_BUGGY_APPLE_LINKER", None);
         }
         if !cpp {
             base.file(waits::WAIT);
@@ -65,6 +59,26 @@ pub fn groups(source: &Source, target: &Target) -> Result<Vec<Group>, String> {
         groups.push(base.into());
     }
     Ok(groups)
+}
+
+/// The files of ggml's core that are cold, or those that are not.
+fn core(source: &Source, target: &Target, cpp: bool, cold: bool) -> Result<cc::Build, String> {
+    let files = files::BASE.iter().chain(&files::REGISTRY).filter(|file| files::COLD.contains(file) == cold);
+    let mut core = compiler::group(source, target, cpp, files);
+    core.define("GGML_USE_CPU", None).define("GGML_USE_RPC", None);
+    if cfg!(feature = "cuda") {
+        core.define("GGML_USE_CUDA", None);
+    }
+    if target.metal() {
+        core.define("GGML_USE_METAL", None);
+    }
+    if target.os == "macos" && apple::linker_is_buggy(&compiler::tool(target, cpp)?) {
+        core.define("HAVE_BUGGY_APPLE_LINKER", None);
+    }
+    if cold {
+        core.opt_level(1);
+    }
+    Ok(core)
 }
 
 /// Flags for the CPU backend alone; the core is compiled for the target's baseline, as upstream does.
