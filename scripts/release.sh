@@ -120,6 +120,8 @@ archive() {
     esac
     fill "$work/$name"
     scripts/release/pack.py "$work/$name" "$out/$file" "$SOURCE_DATE_EPOCH"
+    # Of Windows there is a .zip, which the package's metadata does not name.
+    [ "$system" = windows ] || scripts/release/binstall.py "$out/$file"
     echo "release: $file, $(du -h "$out/$file" | cut -f1)$with"
 }
 
