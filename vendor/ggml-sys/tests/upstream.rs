@@ -22,6 +22,9 @@ fn core_and_registry_are_upstreams() {
     };
     assert_eq!(set(files::BASE), of_library("ggml-base"));
     assert_eq!(set(files::REGISTRY), of_library("ggml"));
+    // A name that upstream changed would be compiled as the others are, and nobody would notice.
+    let core = set(files::BASE.into_iter().chain(files::REGISTRY));
+    assert!(set(files::COLD).is_subset(&core), "{:?}", set(files::COLD).difference(&core));
 }
 
 #[test]
