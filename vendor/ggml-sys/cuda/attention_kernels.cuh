@@ -69,6 +69,7 @@ enum : int { AMONG_US = 1, KEYS_THERE, KEYS_READ, VALUES_THERE, VALUES_READ };
 // Unpacks the cells of a step, which begin at `from`: the tasks of one thread, some of which are read at once.
 template <int D> struct unpack_step {
     static constexpr int TASKS = D / 16, THREADS = 32 * ATTENTION_WARPS, EACH = STEP_CELLS * TASKS / THREADS, AT_ONCE = EACH < 4 ? EACH : 4;
+    static constexpr int CELLS = THREADS / TASKS;   // that all threads take at once
     const char * from;
     int64_t cell;
     int thread;
@@ -79,9 +80,9 @@ template <int D> struct unpack_step {
         using task_of = nextn::task_of<D, KIND>;
         const int task = thread % TASKS;
 #pragma unroll 1
-        for (int first = thread / TASKS; first < STEP_CELLS; first += AT_ONCE * (THREADS / TASKS)) {
+        for (int first = thread / TASKS; first < STEP_CELLS; first += AT_ONCE * CELLS) {
             uint32_t words[AT_ONCE][TASK_WORDS];
-            const auto row_of = [&](int i) { return reinterpret_cast<const uint8_t *>(from + (first + i * (THREADS / TASKS)) * cell); };
+            const auto row_of = [&](int i) { return reinterpret_cast<const uint8_t *>(from + (first + i * CELLS) * cell); };
 #pragma unroll
             for (int i = 0; i < AT_ONCE; i++) {
                 task_of::read(words[i], row_of(i), task);
@@ -90,11 +91,14 @@ template <int D> struct unpack_step {
             for (int i = 0; i < AT_ONCE; i++) {
                 __half2 values[8];
                 task_of::unpack(values, words[i], row_of(i), task, places);
-                task_of::write(to + (first + i * (THREADS / TASKS)) * ROW<D>, values, task);
+                task_of::write(to + (first + i * CELLS) * ROW<D>, values, task);
             }
         }
     }
 };
+
+// Steps that cells are called for ahead.
+constexpr int STEPS_AHEAD = 2;
 
 // Has the cells of a step come near.
 static __device__ __forceinline__ void call_for(const char * from, int64_t cell, int n_bytes, int thread) {
@@ -105,13 +109,15 @@ static __device__ __forceinline__ void call_for(const char * from, int64_t cell,
 }
 static_assert(STEP_CELLS == 16 * ATTENTION_WARPS, "two threads call for a cell");
 
-// Unpacks keys, or values, of all steps for those who attend, and fills the places of their kind.
+// Unpacks keys, or values, of all steps that are seen, of n_most, for those who attend, and fills the places of their kind.
 template <int D>
-static __device__ __noinline__ void unpack_for_others(int kind, const char * from, int64_t cell, int thread, __half * to, __half * places,
+static __device__ __noinline__ void unpack_for_others(int kind, const char * from, int64_t cell, int n_most, int thread, __half * to, __half * places,
                                                       const int * n_seen, int are_there, int were_read) {
     constexpr int THREADS = 32 * ATTENTION_WARPS;
     const int n_bytes = bytes_of(kind, D);
-    call_for(from, cell, n_bytes, thread);
+    for (int step = 0; step < STEPS_AHEAD && step < n_most; step++) {
+        call_for(from + step * STEP_CELLS * cell, cell, n_bytes, thread);
+    }
     if (thread < 32) {
         fill_places(places, kind, D, thread);
     }
@@ -120,8 +126,8 @@ static __device__ __noinline__ void unpack_for_others(int kind, const char * fro
     __syncthreads();
     const int n_steps = (*n_seen + STEP_CELLS - 1) / STEP_CELLS;
     for (int step = 0; step < n_steps; step++) {
-        if (step + 1 < n_steps) {
-            call_for(from + STEP_CELLS * cell, cell, n_bytes, thread);
+        if (step + STEPS_AHEAD < n_steps) {
+            call_for(from + STEPS_AHEAD * STEP_CELLS * cell, cell, n_bytes, thread);
         }
         if (step > 0) {
             meet(were_read, 2 * THREADS);
@@ -183,8 +189,8 @@ static __global__ void __launch_bounds__(ATTENTION_THREADS<PACKED>, PACKED && GR
     if constexpr (PACKED) {
         if (warp >= ATTENTION_WARPS) {
             const bool is_v = warp >= 2 * ATTENTION_WARPS;
-            unpack_for_others<D>(is_v ? p.v.kind : p.k.kind, is_v ? v : k, is_v ? p.v.cell : p.k.cell, thread % THREADS, is_v ? values : keys,
-                places[is_v], &n_seen, is_v ? VALUES_THERE : KEYS_THERE, is_v ? VALUES_READ : KEYS_READ);
+            unpack_for_others<D>(is_v ? p.v.kind : p.k.kind, is_v ? v : k, is_v ? p.v.cell : p.k.cell, n_cells / STEP_CELLS, thread % THREADS,
+                is_v ? values : keys, places[is_v], &n_seen, is_v ? VALUES_THERE : KEYS_THERE, is_v ? VALUES_READ : KEYS_READ);
             return;
         }
     }

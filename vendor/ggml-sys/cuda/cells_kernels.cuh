@@ -182,9 +182,14 @@ template <int EACH> static __global__ void __launch_bounds__(32 * CELL_WARPS) st
     const float * from = p.from + row * p.from_row + (part * 32 + lane) * EACH;
     float x[EACH];
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        x[i] = from[i];
-        if (p.how.with_signs) {
+    for (int i = 0; i < EACH; i += 2) {
+        const float2 two = *reinterpret_cast<const float2 *>(from + i);
+        x[i] = two.x;
+        x[i + 1] = two.y;
+    }
+    if (p.how.with_signs) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
             // What is no number is kept as zero.
             x[i] = x[i] != x[i] ? 0.0f : fminf(fmaxf(x[i], -MOST_OF_GROUP), MOST_OF_GROUP);
         }

@@ -13,6 +13,11 @@ bool are_ids(const ggml_tensor * ids, int64_t n_rows) {
     return (ids->type == GGML_TYPE_I64 || ids->type == GGML_TYPE_I32) && ids->ne[0] == n_rows && ggml_nelements(ids) == n_rows && ggml_is_contiguous(ids);
 }
 
+// Rows are read two values at a time; ggml's tensors begin at larger addresses.
+bool are_pairs(const ggml_tensor * rows) {
+    return rows->nb[1] % sizeof(float2) == 0 && rows->view_offs % sizeof(float2) == 0;
+}
+
 bool is_matrix(const ggml_tensor * t) {
     return t->ne[2] == 1 && t->ne[3] == 1;
 }
@@ -74,7 +79,7 @@ bool stores_cells(const ggml_tensor * node) {
     const ggml_tensor * into = node->src[0], * rows = node->src[1], * ids = node->src[2];
     const turbo t = turbo_of(node->op_params[FIRST_PARAMETER + 1]);
     return is_served_here() && t.kind != CELLS_NONE && (t.group == 64 || t.group == 128) && rows->type == GGML_TYPE_F32 &&
-        rows->nb[0] == sizeof(float) && is_matrix(rows) && is_matrix(into) && rows->ne[0] % t.group == 0 && rows->ne[1] <= MOST_ROWS &&
+        rows->nb[0] == sizeof(float) && are_pairs(rows) && is_matrix(rows) && is_matrix(into) && rows->ne[0] % t.group == 0 && rows->ne[1] <= MOST_ROWS &&
         into->nb[1] % 2 == 0 && into->ne[0] == rows->ne[0] / t.group * bytes_of(t.kind, t.group) && are_ids(ids, rows->ne[1]);
 }
 
@@ -119,7 +124,7 @@ int rotation_and_store(ggml_backend_cuda_context & ctx, const ggml_cgraph * grap
     const ggml_tensor * into = graph->nodes[j], * rows = into->src[0], * ids = into->src[1];
     const int kind = kind_of(into->type);
     const bool served = root_of(rows) == rotated && kind != CELLS_F16 && kind != CELLS_NONE && is_matrix(rows) && is_matrix(into) &&
-        ggml_is_contiguous(rows) && rows->ne[0] % n == 0 && rows->ne[1] <= MOST_ROWS && into->ne[0] == rows->ne[0] && are_ids(ids, rows->ne[1]);
+        ggml_is_contiguous(rows) && are_pairs(rotated->src[1]) && rows->ne[0] % n == 0 && rows->ne[1] <= MOST_ROWS && into->ne[0] == rows->ne[0] && are_ids(ids, rows->ne[1]);
     if (!served) {
         return 0;
     }
