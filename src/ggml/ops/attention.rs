@@ -2,7 +2,6 @@
 
 use kernels::Isa;
 
-use super::cells::{Cells, Slots};
 use super::checks::{ask, op};
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
@@ -105,66 +104,6 @@ impl<'g> Graph<'g> {
             return self.flash_attn_unsplit((q, k, v), mask, scores);
         }
         self.fused_attention((q, k, v), Some(mask), scores)
-    }
-
-    /// As [`Graph::flash_attn_of`] over cells of slots that an input names, of which `k` and `v` are windows on those of the first
-    /// ones: `slots`, i32 `[n_seqs]`, has one of `n_slots` for each sequence, `nb[3]` of them apart. For devices, types and sizes
-    /// of which [`crate::Device::queries_alike_over`] says that a kernel of ours serves so many tokens; anything else is an error.
-    pub fn flash_attn_among(
-        &self,
-        (q, k, v): (Tensor<'g>, Cells<'g>, Cells<'g>),
-        mask: Tensor<'g>,
-        scores: &Scores<'g>,
-        slots: Slots<'g>,
-    ) -> Tensor<'g> {
-        const OP: &str = "flash_attn";
-        let nq = q.ne();
-        let most = |d: crate::Device| {
-            let kept = |cells: Cells<'g>| (cells.rows.dtype(), cells.turbo);
-            d.queries_alike_over(usize::try_from(nq[0]).ok()?, kept(k), kept(v))
-        };
-        let most = k.rows.device().and_then(most);
-        let aligned = |cells: Cells<'g>| {
-            let piece = if cells.rows.dtype() == Dtype::F16 { 16 } else { 2 };
-            cells.rows.nb()[1..].iter().all(|n| n % piece == 0)
-        };
-        let served = most.is_some_and(|most| usize::try_from(nq[1]).is_ok_and(|n| n <= most))
-            && v.d() == Some(nq[0])
-            && aligned(k)
-            && aligned(v)
-            && q.nb()[1..].iter().all(|n| n % 8 == 0)
-            && k.rows.ne()[1] % 64 == 0;
-        if k.turbo.or(v.turbo).is_some() && served {
-            return self.attend_cells((q, k, v), mask, scores, Some(slots));
-        }
-        let slots = self.slots_of(OP, (k.rows, v.rows), nq[3], slots, served);
-        let Some(slots) = slots else { return q };
-        let t = self.flash_attn_of((q, k.rows, v.rows), mask, scores);
-        if self.ok() {
-            // SAFETY: the flash attention node just made, or a view of it, which nobody else looks at; the slots carry the brand.
-            unsafe { (*t.raw()).src[5] = slots.raw() };
-        }
-        t
-    }
-
-    /// The numbers of slots, bounded, if a kernel reads cells so and they lie among those of `n_slots` slots.
-    pub(super) fn slots_of(
-        &self,
-        op: &'static str,
-        (k, v): (Tensor<'g>, Tensor<'g>),
-        n_seqs: i64,
-        (slots, n_slots): Slots<'g>,
-        served: bool,
-    ) -> Option<Tensor<'g>> {
-        let n_slots = i64::try_from(n_slots).unwrap_or(i64::MAX);
-        let sound = self.check(op, served, || format!("no kernel reads cells of slots by number for {k:?}, {v:?}"))
-            && self.check(op, slots.ne() == [n_seqs, 1, 1, 1] && slots.dtype() == Dtype::I32, || {
-                format!("`slots` {slots:?} are not a number for each of {n_seqs} sequences")
-            })
-            && self.check(op, k.has_room_for(n_slots) && v.has_room_for(n_slots), || {
-                format!("`k` {k:?} or `v` {v:?} do not lie in cells of {n_slots} slots")
-            });
-        sound.then(|| self.bounded(op, slots, n_slots))
     }
 
     /// As [`Graph::flash_attn`], of every token to every other, without a mask. On a CPU a kernel of our own serves F32.
