@@ -59,7 +59,7 @@ impl<'g> Graph<'g> {
         let sound = self
             .check(OP, fits && types, || format!("`from` {from:?}, `ids` {ids:?} do not fit `into` {into:?}"))
             && self.check(OP, into.lies_on_host() || into.device().is_some_and(|d| d.keeps(turbo)), || {
-                format!("`into` {into:?} lies on a device that does not round rows so")
+                format!("`into` {into:?} does not lie where rows are rounded so")
             })
             && self.check_elements(OP, "into", into)
             && self.check_elements(OP, "from", from)
