@@ -55,7 +55,7 @@ impl Memory {
 
 impl MemoryConfig {
     /// Rows up to which kernels of ours attend to the cells of a layer on this device, which is no CPU; `None` if they do not.
-    pub(crate) fn rows_read_alike(&self, kv: Kv, device: Device) -> Option<usize> {
+    pub fn rows_read_alike(&self, kv: Kv, device: Device) -> Option<usize> {
         let kept = |t: CacheType| (t.dtype(), t.turbo(kv.d_k));
         device.queries_alike_over(kv.d_k, kept(self.type_k), kept(self.type_v))
     }

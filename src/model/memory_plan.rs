@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use ggml::Device;
-use memory::{CacheType, LayerState, MemoryConfig, StateLayout};
+use memory::{LayerState, MemoryConfig, StateLayout};
 
 use crate::architecture::Hparams;
 use crate::draft::DraftBlock;
@@ -48,9 +48,7 @@ impl Facts {
     pub fn rows_alike_with(&self, state: &MemoryConfig) -> Option<usize> {
         let of_layer = |least: usize, layer: &LayerState| {
             let LayerState::Kv(kv) = layer else { return Some(least) };
-            let kept = |t: CacheType| (t.dtype(), t.turbo(kv.d_k));
-            let (k, v) = (kept(state.type_k), kept(state.type_v));
-            self.gpus.iter().try_fold(least, |least, d| Some(least.min(d.queries_alike_over(kv.d_k, k, v)?)))
+            self.gpus.iter().try_fold(least, |least, &d| Some(least.min(state.rows_read_alike(*kv, d)?)))
         };
         let n = self.rows_alike?;
         match self.on_cpu {

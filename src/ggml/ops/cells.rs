@@ -5,6 +5,7 @@ use kernels::{ATTEND_CELLS, BESIDE, Isa, RUN, STORE_TURBO, Turbo};
 
 use super::attention::Scores;
 use super::checks::ask;
+use crate::device::KeptAs;
 use crate::dtype::Dtype;
 use crate::graph::{Graph, Tensor};
 
@@ -26,12 +27,11 @@ pub type Slots<'g> = (Tensor<'g>, usize);
 impl Cells<'_> {
     /// The device that they lie on, if it has kernels of ours that attend to cells of this type.
     fn lie_where_they_are_read(&self) -> bool {
-        let (dtype, turbo) = (self.rows.dtype(), self.turbo);
-        let reads = |device: crate::Device| {
-            let kept = (dtype, turbo);
-            usize::try_from(self.d()?).ok().and_then(|d| device.queries_alike_over(d, kept, kept))
-        };
-        self.rows.lies_on_host() || self.rows.device().and_then(reads).is_some()
+        self.rows.lies_on_host() || self.d().and_then(|d| rows_read(d, *self, *self)).is_some()
+    }
+
+    fn kept_as(&self) -> KeptAs {
+        (self.rows.dtype(), self.turbo)
     }
 
     /// Values of a row; `None` where its bytes are not whole groups.
@@ -42,6 +42,12 @@ impl Cells<'_> {
             (n % block == 0).then_some(n / block * t.group() as i64)
         })
     }
+}
+
+/// Rows of heads of `d` elements up to which kernels of ours on the device of these keys read them and values.
+fn rows_read(d: i64, k: Cells<'_>, v: Cells<'_>) -> Option<i64> {
+    let n = k.rows.device()?.queries_alike_over(usize::try_from(d).ok()?, k.kept_as(), v.kept_as())?;
+    i64::try_from(n).ok()
 }
 
 impl<'g> Graph<'g> {
@@ -85,16 +91,11 @@ impl<'g> Graph<'g> {
     ) -> Tensor<'g> {
         const OP: &str = "flash_attn";
         let nq = q.ne();
-        let most = |d: crate::Device| {
-            let kept = |cells: Cells<'g>| (cells.rows.dtype(), cells.turbo);
-            d.queries_alike_over(usize::try_from(nq[0]).ok()?, kept(k), kept(v))
-        };
-        let most = k.rows.device().and_then(most);
         let aligned = |cells: Cells<'g>| {
             let piece = if cells.rows.dtype() == Dtype::F16 { 16 } else { 2 };
             cells.rows.nb()[1..].iter().all(|n| n % piece == 0)
         };
-        let served = most.is_some_and(|most| usize::try_from(nq[1]).is_ok_and(|n| n <= most))
+        let served = rows_read(nq[0], k, v).is_some_and(|most| nq[1] <= most)
             && v.d() == Some(nq[0])
             && aligned(k)
             && aligned(v)
@@ -224,9 +225,7 @@ impl<'g> Graph<'g> {
         const OP: &str = "attend_cells";
         let fun = kernels::attention_over_cells;
         let (nq, nk) = (q.ne(), k.rows.ne());
-        let kept = |cells: Cells<'g>| (cells.rows.dtype(), cells.turbo);
-        let few = k.rows.device().and_then(|d| d.queries_alike_over(usize::try_from(nq[0]).ok()?, kept(k), kept(v)));
-        if few.is_some_and(|few| nq[1] <= few as i64) {
+        if rows_read(nq[0], k, v).is_some_and(|few| nq[1] <= few) {
             return self.custom_of(OP, Dtype::F32, ne, args, fun, parameters);
         }
         // In floats, each beginning at 256 bytes.
