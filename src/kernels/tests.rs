@@ -39,6 +39,8 @@ fn noise(n: usize, seed: u32) -> Vec<f32> {
 
 /// Weight rows of this type, by ggml's own function.
 fn weights(ty: WeightType, x: &[f32], k: usize) -> Vec<u8> {
+    // SAFETY: no preconditions. ggml's dot products, which columns with a NaN are left to, read tables that it fills.
+    unsafe { sys::ggml_cpu_init() };
     let m = x.len() / k;
     let mut w = vec![0u8; m * ty.row_bytes(k)];
     // SAFETY: room for `m` rows of `k` values.
@@ -71,8 +73,6 @@ fn expected(order: Order, ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<
     if !has_bits_of_ggml() || matches!(ty, WeightType::IQ4NL | WeightType::MXFP4) || order == Order::Blocks {
         return product(reference(order), ty, w, x, k, 1);
     }
-    // SAFETY: no preconditions; `vec_dot` reads a table that it fills.
-    unsafe { sys::ggml_cpu_init() };
     // Sums of a block of zeros are left as they are: zero.
     let mut y = vec![0u32; k / 32 * 10 + 8];
     // SAFETY: the table is static and has every type.

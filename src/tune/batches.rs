@@ -53,6 +53,14 @@ impl Batches {
         Self { lengths, sizes, seed, round: 0, parts: Vec::new() }
     }
 
+    /// All parts of the first round, in the order of the batches.
+    pub fn first_round(texts: &[Text], sizes: Sizes, seed: u64) -> Vec<Part> {
+        let mut batches = Self::new(texts, sizes, seed);
+        batches.begin_round();
+        batches.parts.reverse();
+        batches.parts
+    }
+
     /// The next batch: its parts.
     pub fn next_batch(&mut self) -> Vec<Part> {
         let (mut batch, mut n) = (Vec::new(), 0);
@@ -146,6 +154,9 @@ mod tests {
         assert!(n_rounds >= 2, "{n_rounds}");
         assert_eq!(all, batches(1));
         assert_ne!(all, batches(2));
+        let first = Batches::first_round(&texts, Sizes::of_threads(200, 128), 1);
+        assert!(!first.is_empty() && all.iter().flatten().zip(&first).all(|(a, b)| a == b));
+        assert_eq!(first.iter().flatten().count(), texts.len());
     }
 
     #[test]

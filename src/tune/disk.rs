@@ -26,8 +26,8 @@ pub struct Sizes {
 
 impl Sizes {
     /// Bytes of what is known of a token.
-    fn of_token(self) -> u64 {
-        (2 * self.n_embd + 6 * self.n_words) as u64
+    pub fn of_token(self) -> usize {
+        2 * self.n_embd + 6 * self.n_words
     }
 }
 
@@ -145,7 +145,7 @@ impl DiskCache {
             n_tokens.copy_from_slice(&bytes[32..40]);
             of_bytes.copy_from_slice(&bytes[40..72]);
             let n_tokens = u64::from_le_bytes(n_tokens);
-            let n = n_tokens.checked_mul(self.sizes.of_token()).and_then(|n| i64::try_from(n).ok());
+            let n = n_tokens.checked_mul(self.sizes.of_token() as u64).and_then(|n| i64::try_from(n).ok());
             let Some(n) = n.filter(|_| head(&key, n_tokens, &of_bytes) == bytes) else { break };
             let end = self.end.saturating_add(N_HEAD as u64).saturating_add(n as u64);
             if end > n_bytes {
@@ -177,7 +177,7 @@ impl DiskCache {
 
     fn read(&mut self, key: &[u8; 32], begin: u64, n_tokens: usize) -> std::io::Result<Option<Known>> {
         self.file.seek(SeekFrom::Start(begin))?;
-        let mut bytes = vec![0; N_HEAD + n_tokens * self.sizes.of_token() as usize];
+        let mut bytes = vec![0; N_HEAD + n_tokens * self.sizes.of_token()];
         self.file.read_exact(&mut bytes)?;
         let (front, bytes) = bytes.split_at(N_HEAD);
         if front != head(key, n_tokens as u64, &Sha256::digest(bytes).into()) {
@@ -192,7 +192,7 @@ impl DiskCache {
 
     /// Keeps what is known of a text, where there is room for it.
     pub fn put(&mut self, tokens: &[TokenId], known: &Known) {
-        let n = N_HEAD as u64 + tokens.len() as u64 * self.sizes.of_token();
+        let n = (N_HEAD + tokens.len() * self.sizes.of_token()) as u64;
         let key = key(tokens);
         // Texts may be the same.
         if self.is_full || self.end.saturating_add(n) > self.most || self.begins.contains_key(&key) {

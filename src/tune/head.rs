@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use text::hex;
 
 use crate::answers::{self, Wanted};
-use crate::batches::{Part, Sizes};
+use crate::batches::{Batches, Part, Sizes};
 use crate::data::{self, Text};
 use crate::from_use::{self, FromUse};
 use crate::head_args::{Args, Init};
@@ -112,7 +112,9 @@ fn measure(
     let texts = texts(args, model, scratch.path(), stop)?;
     let n_part = n_part(args, &source, place);
     let mut trainer = trainer(args, source, (model, place), &texts)?;
-    let worth = trainer.measure(&texts, &measured(&texts, 0, usize::MAX, n_part))?;
+    let parts = measured(&texts, 0, usize::MAX, n_part);
+    trainer.keep(&texts, parts.iter());
+    let worth = trainer.measure(&texts, &parts)?;
     let on_disk = trainer.on_disk().map(Path::to_owned);
     // A file that is open cannot be removed everywhere.
     drop(trainer);
@@ -139,12 +141,14 @@ fn train(
     let rate = args.rate.unwrap_or(if source.is_own() { 0.005 } else { 0.02 });
     let mut trainer = trainer(args, source, (model, place), &texts)?;
     let held = measured(&texts, n_learned, N_MEASURED, n_part);
+    let of_place = if place.device.is_cpu() { Sizes::of_threads } else { Sizes::of_gpu };
+    let sizes = of_place(args.batch as usize, n_part);
+    let first_round = Batches::first_round(&texts[..n_learned], sizes, args.seed);
+    trainer.keep(&texts, held.iter().chain(&first_round));
     let rival = match &args.rival {
         Some(path) if !held.is_empty() => Some(rival(args, path, &mut trainer, &texts, &held)?),
         _ => None,
     };
-    let of_place = if place.device.is_cpu() { Sizes::of_threads } else { Sizes::of_gpu };
-    let sizes = of_place(args.batch as usize, n_part);
     let training = Training { args, texts: &texts, n_learned, held: &held, folder, stop, rate, sizes };
     let (progress, kept) = training.run(&mut trainer, identity)?;
     if let Some(path) = &args.report {
@@ -226,7 +230,7 @@ fn trainer(
         in_memory: (args.cache_size as usize) << 20,
         on_disk: args.cache_dir.as_deref().map(|dir| (dir, u64::from(args.cache_disk) << 20)),
     };
-    let target = Target::new(model.model(), (texts.len(), n_ctx), args.words.into(), keep, n_threads)?;
+    let target = Target::new(model.model(), n_ctx, args.words.into(), keep, n_threads)?;
     let head = start::head(&source, n_ctx, args.seed, &place.device)?;
     let words = words(texts, source.n_vocab(), args.vocab as usize);
     let how = How { depth: args.depth.into(), pull: args.acceptance, refused: args.refused_weight, n_threads };

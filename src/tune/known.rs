@@ -12,10 +12,3 @@ pub struct Known {
     /// Their probabilities; those of a token sum up to one.
     pub probs: Vec<f16>,
 }
-
-impl Known {
-    /// Bytes that it takes in memory.
-    pub fn n_bytes(&self) -> usize {
-        2 * (self.hidden.len() + self.probs.len()) + 4 * self.ids.len()
-    }
-}

@@ -19,6 +19,7 @@ mod head_args;
 mod known;
 mod loss;
 mod optimizer;
+mod passes;
 mod place;
 mod progress;
 mod split;

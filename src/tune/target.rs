@@ -1,5 +1,5 @@
-//! What the target model makes of texts: the hidden states that a head takes, and its likeliest words. Owns the passes, and which
-//! of their results are kept in memory; what has no room there goes to `disk`.
+//! What the target model makes of texts: the hidden states that a head takes, and its likeliest words. Owns the passes and those of
+//! their results that `passes` says to keep in memory; the others go to `disk`.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,9 +9,11 @@ use half::f16;
 use memory::{CacheType, Memory, MemoryConfig};
 use model::{Model, Pass, PassOutput, Rows, Runner};
 
+use crate::batches::Part;
 use crate::data::Text;
 use crate::disk::{DiskCache, Sizes};
 use crate::known::Known;
+use crate::passes::{Plan, Room};
 use crate::place::is_on_gpu;
 
 /// Computes texts, and keeps what there is room for.
@@ -21,10 +23,11 @@ pub struct Target {
     output: PassOutput,
     n_words: usize,
     kept: Vec<Option<Arc<Known>>>,
-    room: usize,
+    plan: Plan,
+    /// Bytes of results that memory has room for, and those of a token.
+    n_bytes: (usize, usize),
     disk: Option<DiskCache>,
-    n_rows: usize,
-    n_slots: usize,
+    room: Room,
 }
 
 /// What of a target's passes is kept.
@@ -37,46 +40,45 @@ pub struct Keep<'a> {
 }
 
 /// Tokens and texts of a pass on a CPU.
-const ON_CPU: (usize, usize) = (512, 16);
+const ON_CPU: Room = Room { n_rows: 512, n_texts: 16 };
 
 /// Those of a pass on a GPU, which short passes leave without work.
-const ON_GPU: (usize, usize) = (2048, 32);
+const ON_GPU: Room = Room { n_rows: 2048, n_texts: 32 };
 
 /// Logits that a pass on a GPU has at most, where the vocabulary is large: 1 GiB of them.
 const MOST_LOGITS: usize = 1 << 28;
 
 /// Tokens and texts of a pass.
-fn pass_sizes(model: &Model) -> (usize, usize) {
+fn pass_room(model: &Model) -> Room {
     if !is_on_gpu(model) {
         return ON_CPU;
     }
-    let (n_rows, n_slots) = ON_GPU;
-    (n_rows.min(MOST_LOGITS / model.hparams().n_vocab.max(1)).max(ON_CPU.0), n_slots)
+    let most = MOST_LOGITS / model.hparams().n_vocab.max(1);
+    Room { n_rows: ON_GPU.n_rows.min(most).max(ON_CPU.n_rows), ..ON_GPU }
 }
 
 impl Target {
-    /// `n_texts`: of which results are kept as `keep` says; texts have at most `n_ctx` tokens, and `n_words` words of each token
-    /// are wanted.
+    /// For texts of at most `n_ctx` tokens, of each of which `n_words` words are wanted; `keep` says what there is room for.
     ///
     /// # Errors
     /// There is no memory for the model's state; the folder for results cannot be used.
     pub fn new(
         model: &Arc<Model>,
-        (n_texts, n_ctx): (usize, usize),
+        n_ctx: usize,
         n_words: usize,
         keep: Keep<'_>,
         n_threads: usize,
     ) -> anyhow::Result<Self> {
-        let (n_rows, n_slots) = pass_sizes(model);
+        let room = pass_room(model);
         let memory = model.memory(MemoryConfig {
-            n_slots,
+            n_slots: room.n_texts,
             n_ctx,
             type_k: CacheType::F16,
             type_v: CacheType::F16,
             v_transposed: false,
             n_snapshots: 1,
             transactional: false,
-            max_rows: Some(n_rows.min(n_ctx)),
+            max_rows: Some(room.n_rows.min(n_ctx)),
             rotate: true,
         })?;
         let runner = Runner::new(Arc::clone(model), n_threads)?;
@@ -86,9 +88,17 @@ impl Target {
             Some((dir, most)) => DiskCache::open(dir, &model.fingerprint()?, sizes, most)?,
             None => None,
         };
-        let kept = vec![None; n_texts];
-        let (output, room) = (PassOutput::default(), keep.in_memory);
-        Ok(Self { runner, memory, output, n_words, kept, room, disk, n_rows, n_slots })
+        let (output, plan) = (PassOutput::default(), Plan::default());
+        let n_bytes = (keep.in_memory, sizes.of_token());
+        Ok(Self { runner, memory, output, n_words, kept: Vec::new(), plan, n_bytes, disk, room })
+    }
+
+    /// From now on keeps in memory what these parts need, the first ones first, as long as there is room. Before this, and of
+    /// other texts, nothing is kept there.
+    pub fn keep<'a>(&mut self, texts: &[Text], parts: impl Iterator<Item = &'a Part>) {
+        let lengths: Vec<usize> = texts.iter().map(|text| text.tokens.len()).collect();
+        self.plan = Plan::new(parts, &lengths, self.room, self.n_bytes);
+        self.kept = vec![None; texts.len()];
     }
 
     /// Words of each token.
@@ -101,41 +111,55 @@ impl Target {
         self.disk.as_ref().map(DiskCache::path)
     }
 
-    /// What is known of these texts, each with its number.
+    /// What is known of those of `texts` that `part` names.
     ///
     /// # Errors
     /// The device's.
-    pub fn of(&mut self, texts: &[(usize, &Text)]) -> anyhow::Result<Vec<Arc<Known>>> {
-        let mut all: Vec<Option<Arc<Known>>> = texts.iter().map(|(n, _)| self.kept[*n].clone()).collect();
-        let (mut together, mut n_rows) = (Vec::new(), 0);
-        for (i, (_, text)) in texts.iter().enumerate() {
-            if all[i].is_none() {
-                all[i] = self.disk.as_mut().and_then(|disk| disk.get(&text.tokens)).map(Arc::new);
+    pub fn of(&mut self, texts: &[Text], part: &[usize]) -> anyhow::Result<Vec<Arc<Known>>> {
+        let (mut all, mut rest) = (vec![None; part.len()], Vec::new());
+        for (place, &i) in part.iter().enumerate() {
+            all[place] = match self.plan.pass_of(i).map(<[usize]>::to_vec) {
+                Some(pass) => Some(self.kept(texts, i, &pass)?),
+                None => self.on_disk_of(&texts[i]),
+            };
+            if all[place].is_none() {
+                rest.push(place);
             }
-            if all[i].is_some() {
-                continue;
-            }
-            let n = text.tokens.len();
-            if !together.is_empty() && (n_rows + n > self.n_rows || together.len() == self.n_slots) {
-                self.compute(texts, &std::mem::take(&mut together), &mut all)?;
-                n_rows = 0;
-            }
-            together.push(i);
-            n_rows += n;
         }
-        self.compute(texts, &together, &mut all)?;
+        for together in self.room.passes(rest.into_iter(), |place| texts[part[place]].tokens.len()) {
+            let numbers: Vec<usize> = together.iter().map(|&place| part[place]).collect();
+            for ((&i, place), known) in numbers.iter().zip(together).zip(self.compute(texts, &numbers)?) {
+                if let Some(disk) = &mut self.disk {
+                    disk.put(&texts[i].tokens, &known);
+                }
+                all[place] = Some(Arc::new(known));
+            }
+        }
         all.into_iter().map(|known| known.ok_or_else(|| anyhow!("a text was not computed"))).collect()
     }
 
+    /// What is kept of a text, which is computed in this pass where nothing is known of it.
+    fn kept(&mut self, texts: &[Text], text: usize, pass: &[usize]) -> anyhow::Result<Arc<Known>> {
+        if self.kept[text].is_none() {
+            self.kept[text] = self.on_disk_of(&texts[text]);
+        }
+        if self.kept[text].is_none() {
+            for (&i, known) in pass.iter().zip(self.compute(texts, pass)?) {
+                // What an earlier training left on disk goes before, whichever text is asked for first.
+                self.kept[i] = self.on_disk_of(&texts[i]).or_else(|| Some(Arc::new(known)));
+            }
+        }
+        self.kept[text].clone().context("a text was not computed")
+    }
+
+    fn on_disk_of(&mut self, text: &Text) -> Option<Arc<Known>> {
+        self.disk.as_mut().and_then(|disk| disk.get(&text.tokens)).map(Arc::new)
+    }
+
     /// Computes some of `texts`: several short ones, or one.
-    fn compute(
-        &mut self,
-        texts: &[(usize, &Text)],
-        together: &[usize],
-        all: &mut [Option<Arc<Known>>],
-    ) -> anyhow::Result<()> {
-        let longest = together.iter().map(|&i| texts[i].1.tokens.len()).max().unwrap_or(0);
-        let most = self.n_rows;
+    fn compute(&mut self, texts: &[Text], together: &[usize]) -> anyhow::Result<Vec<Known>> {
+        let longest = together.iter().map(|&i| texts[i].tokens.len()).max().unwrap_or(0);
+        let most = self.room.n_rows;
         let mut slots = Vec::new();
         for _ in together {
             slots.push(self.memory.acquire()?.context("the memory has a free slot for each text")?);
@@ -145,7 +169,7 @@ impl Target {
         // More than one text are no more tokens than a pass has.
         for first in (0..longest).step_by(most) {
             let cut = |i: usize| {
-                let tokens = &texts[i].1.tokens;
+                let tokens = &texts[i].tokens;
                 &tokens[first.min(tokens.len())..(first + most).min(tokens.len())]
             };
             let parts: Vec<_> = slots.iter().zip(together).map(|(slot, &i)| (slot, cut(i).len())).collect();
@@ -169,17 +193,7 @@ impl Target {
         for slot in slots {
             self.memory.release(slot);
         }
-        for (&i, known) in together.iter().zip(known) {
-            let known = Arc::new(known);
-            if known.n_bytes() <= self.room {
-                self.room -= known.n_bytes();
-                self.kept[texts[i].0] = Some(Arc::clone(&known));
-            } else if let Some(disk) = &mut self.disk {
-                disk.put(&texts[i].1.tokens, &known);
-            }
-            all[i] = Some(known);
-        }
-        Ok(())
+        Ok(known)
     }
 }
 

@@ -156,6 +156,12 @@ impl Trainer {
         &self.latest
     }
 
+    /// From now on the target's passes over these parts are kept, the first ones first, as long as there is room; `parts` are those
+    /// that are measured on and those of the first round, and what is kept is computed in their company in every round.
+    pub fn keep<'a>(&mut self, texts: &[Text], parts: impl Iterator<Item = &'a Part>) {
+        self.target.keep(texts, parts);
+    }
+
     /// Learns from one batch at this rate; gives the number of tokens that counted.
     ///
     /// # Errors
@@ -248,8 +254,8 @@ impl Trainer {
     ) -> anyhow::Result<Vec<(Vec<Counted>, Gradients)>> {
         let mut inputs = Vec::new();
         for part in parts {
-            let of: Vec<(usize, &Text)> = part.iter().map(|&i| (i, &texts[i])).collect();
-            let known = timed(&mut self.spent.target, || self.target.of(&of))?;
+            let of: Vec<&Text> = part.iter().map(|&i| &texts[i]).collect();
+            let known = timed(&mut self.spent.target, || self.target.of(texts, part))?;
             let (hidden, embeddings) = self.inputs(&of, &known)?;
             inputs.push((of, known, hidden, embeddings));
         }
@@ -279,11 +285,11 @@ impl Trainer {
     }
 
     /// Hidden states and embeddings of some texts, `[n_texts, n, n_embd]`; the shorter ones end in zeros.
-    fn inputs(&self, of: &[(usize, &Text)], known: &[Arc<Known>]) -> anyhow::Result<(Tensor, Tensor)> {
+    fn inputs(&self, of: &[&Text], known: &[Arc<Known>]) -> anyhow::Result<(Tensor, Tensor)> {
         let n_embd = self.source.shape().n_embd;
-        let n = of.iter().map(|(_, text)| text.tokens.len()).max().unwrap_or(0);
+        let n = of.iter().map(|text| text.tokens.len()).max().unwrap_or(0);
         let (mut hidden, mut rows) = (vec![half::f16::ZERO; of.len() * n * n_embd], vec![0_u32; of.len() * n]);
-        for (i, ((_, text), known)) in of.iter().zip(known).enumerate() {
+        for (i, (text, known)) in of.iter().zip(known).enumerate() {
             hidden[i * n * n_embd..][..known.hidden.len()].copy_from_slice(&known.hidden);
             for (row, token) in rows[i * n..].iter_mut().zip(&text.tokens) {
                 *row = *self.embedding.row_of.get(&token.0).context("a token of another text")?;
@@ -301,7 +307,7 @@ impl Student {
     /// Drafts after every position of some texts: what they are worth, and the gradients of their loss where they are wanted.
     fn drafts(
         &self,
-        of: &[(usize, &Text)],
+        of: &[&Text],
         known: &[Arc<Known>],
         (hidden, embeddings): (&Tensor, &Tensor),
         learns: Option<f64>,
@@ -365,10 +371,10 @@ impl Student {
     }
 
     /// Rows of draft `k` that count, of `n_rows` for each text, and the target's words there.
-    fn rows(&self, of: &[(usize, &Text)], known: &[Arc<Known>], k: usize, n_rows: usize) -> (Vec<u32>, Targets) {
+    fn rows(&self, of: &[&Text], known: &[Arc<Known>], k: usize, n_rows: usize) -> (Vec<u32>, Targets) {
         let n_words = self.n_words;
         let (mut rows, mut targets) = (Vec::new(), Targets { n_words, ..Targets::default() });
-        for (i, ((_, text), known)) in of.iter().zip(known).enumerate() {
+        for (i, (text, known)) in of.iter().zip(known).enumerate() {
             for t in 0..text.tokens.len().saturating_sub(k + 2) {
                 // The token that is guessed, and the one after which the target says what it thinks of it.
                 let (guessed, before) = (t + k + 2, t + k + 1);
