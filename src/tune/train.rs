@@ -454,3 +454,7 @@ const N_AHEAD: usize = 16;
 
 /// Gradients longer than this, as one vector, are shortened to it.
 const MOST: f64 = 1.0;
+
+#[cfg(test)]
+#[path = "train_tests.rs"]
+mod tests;

@@ -107,12 +107,15 @@ impl Head {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use candle_core::DType;
     use model::{HeadAttention, HeadFfn};
 
-    fn shape(neox: bool, ffn: HeadFfn) -> HeadShape {
+    /// Experts of a small head.
+    pub(crate) const MOE: HeadFfn = HeadFfn::Moe { n_expert: 4, n_used: 2, n_ff: 5, norm: true, n_ff_shared: 3 };
+
+    pub(crate) fn shape(neox: bool, ffn: HeadFfn) -> HeadShape {
         HeadShape {
             n_embd: 8,
             eps: 1e-5,
@@ -137,11 +140,12 @@ mod tests {
         }
     }
 
-    fn wave(n: usize, by: f32) -> Vec<f32> {
-        (0..n).map(|i| (i as f32 * by + by).sin()).collect()
+    /// As in `scripts/head_gradients.py`.
+    pub(crate) fn wave(n: usize, by: f64) -> Vec<f32> {
+        (0..n).map(|i| (i as f64 * by + by).sin() as f32).collect()
     }
 
-    fn layer(shape: &HeadShape, by: f32) -> Layer {
+    pub(crate) fn layer(shape: &HeadShape, by: f64, dtype: DType) -> Layer {
         let a = &shape.attention;
         let n_q = a.n_head * a.d_k * if a.gate { 2 } else { 1 };
         let d = shape.n_embd;
@@ -178,9 +182,9 @@ mod tests {
         }
         let numbers = |(i, (name, ne)): (usize, (&str, Vec<usize>))| {
             let n = ne.iter().product();
-            (name.to_owned(), ne, wave(n, by + i as f32 * 0.37))
+            (name.to_owned(), ne, wave(n, by + i as f64 * 0.37))
         };
-        Layer::new(tensors.into_iter().enumerate().map(numbers).collect(), DType::F64, &Device::Cpu).unwrap()
+        Layer::new(tensors.into_iter().enumerate().map(numbers).collect(), dtype, &Device::Cpu).unwrap()
     }
 
     fn in_f64(x: Result<Tensor>) -> Tensor {
@@ -194,7 +198,7 @@ mod tests {
         let outs = head.unroll(&tensor(0.9), &tensor(1.7), 3).unwrap();
         assert_eq!(outs.iter().map(|out| out.dim(1).unwrap()).collect::<Vec<_>>(), [5, 4, 3]);
         let weighted = |(k, out): (usize, &Tensor)| {
-            let weights = in_f64(Tensor::from_vec(wave(out.elem_count(), 0.3 + k as f32), out.dims(), &Device::Cpu));
+            let weights = in_f64(Tensor::from_vec(wave(out.elem_count(), 0.3 + k as f64), out.dims(), &Device::Cpu));
             (out * weights).unwrap().sum_all().unwrap()
         };
         outs.iter().enumerate().map(weighted).reduce(|a, b| (a + b).unwrap()).unwrap()
@@ -202,12 +206,11 @@ mod tests {
 
     #[test]
     fn gradients_through_the_chain_are_slopes() {
-        let moe = HeadFfn::Moe { n_expert: 4, n_used: 2, n_ff: 5, norm: true, n_ff_shared: 3 };
         for (neox, ffn, n_layers) in
-            [(true, HeadFfn::Dense { n_ff: 9 }, 1), (false, HeadFfn::Dense { n_ff: 9 }, 3), (true, moe, 1)]
+            [(true, HeadFfn::Dense { n_ff: 9 }, 1), (false, HeadFfn::Dense { n_ff: 9 }, 3), (true, MOE, 1)]
         {
             let shape = shape(neox, ffn);
-            let layers = (0..n_layers).map(|k| layer(&shape, 0.11 + k as f32)).collect();
+            let layers = (0..n_layers).map(|k| layer(&shape, 0.11 + k as f64, DType::F64)).collect();
             let head = Head::new(shape, layers, (&[1.0; 8], None), 16, &Device::Cpu).unwrap();
             let gradients = total(&head).backward().unwrap();
             let mut n_checked = 0;
