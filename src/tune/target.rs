@@ -118,10 +118,7 @@ impl Target {
     pub fn of(&mut self, texts: &[Text], part: &[usize]) -> anyhow::Result<Vec<Arc<Known>>> {
         let (mut all, mut rest) = (vec![None; part.len()], Vec::new());
         for (place, &i) in part.iter().enumerate() {
-            all[place] = match self.plan.pass_of(i).map(<[usize]>::to_vec) {
-                Some(pass) => Some(self.kept(texts, i, &pass)?),
-                None => self.on_disk_of(&texts[i]),
-            };
+            all[place] = self.known(texts, i)?;
             if all[place].is_none() {
                 rest.push(place);
             }
@@ -138,18 +135,22 @@ impl Target {
         all.into_iter().map(|known| known.ok_or_else(|| anyhow!("a text was not computed"))).collect()
     }
 
-    /// What is kept of a text, which is computed in this pass where nothing is known of it.
-    fn kept(&mut self, texts: &[Text], text: usize, pass: &[usize]) -> anyhow::Result<Arc<Known>> {
-        if self.kept[text].is_none() {
-            self.kept[text] = self.on_disk_of(&texts[text]);
+    /// What is known of a text. One that is kept in memory is computed in its pass where it is not; `None` for others.
+    fn known(&mut self, texts: &[Text], text: usize) -> anyhow::Result<Option<Arc<Known>>> {
+        if let Some(known) = self.kept.get(text).and_then(Option::as_ref) {
+            return Ok(Some(Arc::clone(known)));
         }
-        if self.kept[text].is_none() {
-            for (&i, known) in pass.iter().zip(self.compute(texts, pass)?) {
+        let on_disk = self.on_disk_of(&texts[text]);
+        let Some(pass) = self.plan.pass_of(text).map(<[usize]>::to_vec) else { return Ok(on_disk) };
+        if on_disk.is_some() {
+            self.kept[text] = on_disk;
+        } else {
+            for (&i, known) in pass.iter().zip(self.compute(texts, &pass)?) {
                 // What an earlier training left on disk goes before, whichever text is asked for first.
                 self.kept[i] = self.on_disk_of(&texts[i]).or_else(|| Some(Arc::new(known)));
             }
         }
-        self.kept[text].clone().context("a text was not computed")
+        Ok(self.kept[text].clone())
     }
 
     fn on_disk_of(&mut self, text: &Text) -> Option<Arc<Known>> {

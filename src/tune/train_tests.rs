@@ -56,6 +56,10 @@ fn the_gradients_of_a_step_are_those_of_pytorch() {
         let inputs = (&tensor(1.7, &[2, N, 8]), &tensor(0.9, &[2, N, 8]));
         let (counted, found) = student.drafts(&texts.iter().collect::<Vec<_>>(), &known, inputs, Some(1.0)).unwrap();
         assert_eq!(counted.iter().map(Counted::n).collect::<Vec<_>>(), [6, 4, 4]);
+        let worth = fetched(3, &[counted], &[]).unwrap().0;
+        let loss: f64 = worth.iter().map(|of| of.divergence - f64::from(how.pull) * of.acceptance).sum();
+        let wanted = case["loss"].as_f64().unwrap();
+        assert!((loss - wanted).abs() <= 1e-5 * wanted, "{loss} and {wanted}");
 
         let layer = &student.head.layers()[0];
         let names: BTreeSet<&str> = layer.vars().filter_map(|(name, _)| name.split('#').next()).collect();
