@@ -135,7 +135,8 @@ mod tests {
     /// Whatever a step has to keep of its tokens can be kept, by the snapshots that the engine asks for.
     #[test]
     fn every_outcome_of_a_batch_can_be_kept_at_any_width() {
-        let layer = memory::Recurrent { n_conv: 1, n_channels: 1, n_heads: 1, d_state: 1, d_head: 1 };
+        let layer =
+            memory::Recurrent { n_conv: 1, n_channels: 1, n_heads: 1, d_state: 1, d_head: 1, is_delta_net: false };
         let layout = memory::StateLayout { layers: vec![memory::LayerState::Recurrent(layer)] };
         let widths = (1..=32).map(BatchPolicy::Width);
         for policy in widths.chain([BatchPolicy::Any, BatchPolicy::UpTo(7), BatchPolicy::UpTo(32)]) {

@@ -93,8 +93,8 @@ pub use low_rank::{LowRank, LowRanks};
 pub use mapping::Mapping;
 pub use numa::Numa;
 pub use ops::{
-    Cells, DeltaRule, ExpertCopies, NoiseKey, PastState, Rope, Scores, Snapshots, SsmScan, kernels_in_use,
-    take_state_numbers,
+    Cells, DeltaRule, ExpertCopies, LoggedStep, Logs, NoiseKey, PastState, Rope, Scores, Snapshots, SsmScan,
+    kernels_in_use, log_capacity, log_entry_bytes, replay, take_state_numbers,
 };
 pub use pieces::{Piece, Pieces};
 pub use plugin::{load_plugin, load_plugins};

@@ -4,6 +4,9 @@
 //! registers, and each wanted snapshot of it is stored straight into the planes. ggml's op copies the state in, each
 //! snapshot out, and needs another op to bring them to their places. The bits of a token depend neither on how many come
 //! with it nor on the number of threads.
+//!
+//! Instead of snapshots a step may log what its tokens did to the state ([`Log`]): a later step that reads the state replays them,
+//! with the same operations and so the same bits, in the registers that the state goes through anyway.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -17,6 +20,9 @@ use crate::which::Which;
 /// The parameter that tells [`delta_rule`] from other nodes with functions, at [`crate::FIRST_PARAMETER`]: a device that computes
 /// it by itself is `vendor/ggml-sys/cuda/states.cu`.
 pub const DELTA_RULE: i32 = 0x6465_6c74;
+
+/// The same for [`delta_rule_logged`], which CPUs alone compute.
+pub const DELTA_RULE_LOGGED: i32 = 0x646c_6f67;
 
 /// Rows of the state that go through the tokens together, so that one's sums are made while the other's wait.
 const ROWS_AT_ONCE: usize = 2;
@@ -47,15 +53,59 @@ struct Head<'a> {
     /// Outputs, `[s]` for each token.
     out: *mut f32,
     out_stride: usize,
-    /// The state before the first token, `[s, s]`.
+    /// The state before the first token and those of `past`, `[s, s]`.
     from: *const f32,
-    /// The newest snapshot.
-    into: *mut f32,
-    /// From one snapshot to the next older one.
-    snapshot_stride: usize,
-    n_snapshots: usize,
-    /// Snapshots go past the caches.
+    /// Logged tokens that come before the first one.
+    past: Log,
+    n_past: usize,
+    keep: Keep,
+    /// States are written past the caches.
     streams: bool,
+}
+
+/// What becomes of the state.
+#[derive(Clone, Copy)]
+enum Keep {
+    /// Those after the last tokens are written.
+    Snapshots {
+        /// The newest.
+        into: *mut f32,
+        /// From one to the next older one.
+        stride: usize,
+        n: usize,
+    },
+    /// The one before the first token is written if `before` is not null, and the tokens are logged.
+    Logged { before: *mut f32, log: Log },
+}
+
+/// What tokens did to the state of one head: a ring of entries of a key, an update for each row and a decay.
+#[derive(Clone, Copy)]
+struct Log {
+    /// All entries of the head.
+    data: *mut f32,
+    /// The entry of the first token.
+    first: usize,
+    /// Entries that there are.
+    capacity: usize,
+}
+
+impl Log {
+    const NONE: Self = Self { data: std::ptr::null_mut(), first: 0, capacity: 1 };
+
+    /// The entry of a token, of heads of `s`.
+    fn entry(self, token: usize, s: usize) -> *mut f32 {
+        self.data.wrapping_add((self.first + token) % self.capacity * entry_floats(s))
+    }
+}
+
+/// Floats of an entry of a log, of heads of `s`: whole cache lines.
+pub const fn entry_floats(s: usize) -> usize {
+    2 * s + 16
+}
+
+/// Tokens that fit where a head of `s` has its state: what its log may have at most.
+pub fn log_capacity(s: usize) -> usize {
+    s * s / entry_floats(s)
 }
 
 /// A vector for each token.
@@ -103,6 +153,26 @@ unsafe fn state_rows<V: F32x16, const N: usize>(head: &mut Head<'_>, rows: Range
                 *m = unsafe { V::load(head.from.add((j + r) * s + 16 * i)) };
             }
         }
+        for t in 0..head.n_past {
+            let entry = head.past.entry(t, s);
+            // SAFETY: an entry has a key, an update for each row and the decay.
+            let decay = V::all(unsafe { *entry.add(2 * s) });
+            for (r, m) in m.iter_mut().enumerate() {
+                // SAFETY: likewise.
+                let update = V::all(unsafe { *entry.add(s + j + r) });
+                for (i, m) in m.iter_mut().enumerate() {
+                    // SAFETY: likewise.
+                    let k = unsafe { V::load(entry.add(16 * i)) };
+                    *m = k.mul_add(update, m.mul(decay));
+                }
+            }
+        }
+        if let Keep::Logged { before, .. } = head.keep
+            && !before.is_null()
+        {
+            // SAFETY: a state has `s` rows of `s` floats.
+            unsafe { put(&m, before.add(j * s), head.streams) };
+        }
         for (t, token) in head.tokens.iter().enumerate() {
             let (k, q) = (head.k.of_token(t), head.q.of_token(t));
             let mut of_k = [[V::zero(); 2]; ROWS_AT_ONCE];
@@ -125,6 +195,10 @@ unsafe fn state_rows<V: F32x16, const N: usize>(head: &mut Head<'_>, rows: Range
                 let o = token.decay * of_q + update * token.key_query;
                 // SAFETY: `s` outputs of the token.
                 unsafe { *head.out.add(t * head.out_stride + j + r) = o * scale };
+                if let Keep::Logged { log, .. } = head.keep {
+                    // SAFETY: an entry has an update for each row.
+                    unsafe { *log.entry(t, s).add(s + j + r) = update };
+                }
                 let update = V::all(update);
                 for (i, m) in m.iter_mut().enumerate() {
                     // SAFETY: `s` floats.
@@ -133,14 +207,39 @@ unsafe fn state_rows<V: F32x16, const N: usize>(head: &mut Head<'_>, rows: Range
                 }
             }
             let back = n_tokens - 1 - t;
-            if back < head.n_snapshots {
-                let into = head.into.wrapping_add(back * head.snapshot_stride + j * s);
-                for (i, m) in m.as_flattened().iter().enumerate() {
-                    // SAFETY: a snapshot has `s` rows of `s` floats.
-                    unsafe { if head.streams { m.stream(into.add(16 * i)) } else { m.store(into.add(16 * i)) } };
-                }
+            if let Keep::Snapshots { into, stride, n } = head.keep
+                && back < n
+            {
+                // SAFETY: likewise.
+                unsafe { put(&m, into.add(back * stride + j * s), head.streams) };
             }
         }
+    }
+}
+
+/// Writes rows of a state, past the caches if `streams`.
+///
+/// # Safety
+/// There is room at `into`, which is a multiple of 64 if `streams`.
+#[inline(always)]
+unsafe fn put<V: F32x16, const N: usize>(rows: &[[V; N]; ROWS_AT_ONCE], into: *mut f32, streams: bool) {
+    for (i, x) in rows.as_flattened().iter().enumerate() {
+        // SAFETY: room for all of them (the caller).
+        unsafe { if streams { x.stream(into.add(16 * i)) } else { x.store(into.add(16 * i)) } };
+    }
+}
+
+/// Logs keys and decays, which all rows of a head have in common.
+///
+/// # Safety
+/// The head's pointers are good for their sizes; nobody else logs them.
+unsafe fn log_keys(head: &Head<'_>, log: Log, s: usize) {
+    for (t, token) in head.tokens.iter().enumerate() {
+        let entry = log.entry(t, s);
+        // SAFETY: `s` floats each (the caller).
+        unsafe { std::ptr::copy_nonoverlapping(head.k.of_token(t), entry, s) };
+        // SAFETY: the decay comes behind keys and updates.
+        unsafe { *entry.add(2 * s) = token.decay };
     }
 }
 
@@ -162,54 +261,80 @@ unsafe fn of_size(isa: Isa, s: usize, head: &mut Head<'_>, rows: Range<usize>) {
     }
 }
 
-/// What thread `ith` of `nth` computes of the node `dst`.
-///
-/// # Safety
-/// As [`delta_rule`]; `isa` is available.
-unsafe fn on_thread(isa: Isa, dst: &sys::ggml_tensor, ith: usize, nth: usize) {
-    // SAFETY: the node has seven operands.
-    let [q, k, v, g, beta, state, into] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
-    // SAFETY: the eighth operand is null or has a number for each sequence.
-    let which = unsafe { Which::of(dst.src[7]) };
-    let [s, n_heads, n_tokens, n_seqs] = v.ne.map(|n| n as usize);
-    let mut tokens = vec![TokenFactors::default(); n_tokens];
-    let n = n_seqs * n_heads * s / ROWS_AT_ONCE;
-    // Whole 64 bytes from an even start.
-    let streams = into.nb[1] >= LARGE && [into.data as usize, into.nb[1], into.nb[2]].iter().all(|n| n % 64 == 0);
-    let mut row = ROWS_AT_ONCE * (n * ith / nth);
-    let end = ROWS_AT_ONCE * (n * (ith + 1) / nth);
-    while row < end {
-        let (seq, h, first) = (row / s / n_heads, row / s % n_heads, row % s);
-        let last = s.min(first + end - row);
-        row += last - first;
-        let gate = |t: &sys::ggml_tensor, token: usize| {
-            let at = h * t.nb[1] + token * t.nb[2] + seq * t.nb[3];
-            // SAFETY: a number for each head, token and sequence.
-            unsafe { *t.data.cast::<u8>().add(at).cast::<f32>() }
-        };
-        for (i, token) in tokens.iter_mut().enumerate() {
-            (token.decay, token.beta) = (gate(g, i).exp(), gate(beta, i));
-        }
-        let of_keys = h % q.ne[1] as usize;
-        let at = h * s * s;
-        let mut head = Head {
-            tokens: &mut tokens,
-            q: PerToken::of(q, of_keys, seq),
-            k: PerToken::of(k, of_keys, seq),
-            v: PerToken::of(v, h, seq),
-            out: dst.data.cast::<f32>().wrapping_add((seq * n_tokens * n_heads + h) * s),
-            out_stride: n_heads * s,
-            from: state.data.cast::<f32>().wrapping_add(at + which.state(seq) * state.nb[3] / size_of::<f32>()),
-            into: into.data.cast::<f32>().wrapping_add(at + seq * into.nb[1] / size_of::<f32>()),
-            snapshot_stride: into.nb[2] / size_of::<f32>(),
-            n_snapshots: into.ne[2] as usize,
-            streams,
-        };
-        // SAFETY: shapes were checked when the node was made; rows are this thread's.
-        unsafe { of_size(isa, s, &mut head, first..last) };
+/// A node's operands that every form of the rule has, and its outputs.
+struct Node<'a> {
+    q: &'a sys::ggml_tensor,
+    k: &'a sys::ggml_tensor,
+    v: &'a sys::ggml_tensor,
+    g: &'a sys::ggml_tensor,
+    beta: &'a sys::ggml_tensor,
+    out: *mut f32,
+}
+
+impl<'a> Node<'a> {
+    /// # Safety
+    /// The node has these operands.
+    unsafe fn of(dst: &'a sys::ggml_tensor) -> Self {
+        // SAFETY: five operands (the caller).
+        let [q, k, v, g, beta] = std::array::from_fn(|i| unsafe { &*dst.src[i] });
+        Self { q, k, v, g, beta, out: dst.data.cast() }
     }
-    if streams {
-        fence();
+
+    /// Thread `ith` of `nth`'s rows of all heads. `states`, of sequence and head: where the state lies, the log before it, and what
+    /// becomes of it.
+    ///
+    /// # Safety
+    /// `isa` is available, shapes were checked when the node was made, threads come with different `ith`, and what `states` gives is
+    /// good for the node's sizes.
+    unsafe fn compute(
+        &self,
+        isa: Isa,
+        streams: bool,
+        (ith, nth): (usize, usize),
+        states: impl Fn(usize, usize) -> (*const f32, (Log, usize), Keep),
+    ) {
+        let [s, n_heads, n_tokens, n_seqs] = self.v.ne.map(|n| n as usize);
+        let mut tokens = vec![TokenFactors::default(); n_tokens];
+        let n = n_seqs * n_heads * s / ROWS_AT_ONCE;
+        let mut row = ROWS_AT_ONCE * (n * ith / nth);
+        let end = ROWS_AT_ONCE * (n * (ith + 1) / nth);
+        while row < end {
+            let (seq, h, first) = (row / s / n_heads, row / s % n_heads, row % s);
+            let last = s.min(first + end - row);
+            row += last - first;
+            let gate = |t: &sys::ggml_tensor, token: usize| {
+                let at = h * t.nb[1] + token * t.nb[2] + seq * t.nb[3];
+                // SAFETY: a number for each head, token and sequence.
+                unsafe { *t.data.cast::<u8>().add(at).cast::<f32>() }
+            };
+            for (i, token) in tokens.iter_mut().enumerate() {
+                (token.decay, token.beta) = (gate(self.g, i).exp(), gate(self.beta, i));
+            }
+            let of_keys = h % self.q.ne[1] as usize;
+            let (from, (past, n_past), keep) = states(seq, h);
+            let mut head = Head {
+                tokens: &mut tokens,
+                q: PerToken::of(self.q, of_keys, seq),
+                k: PerToken::of(self.k, of_keys, seq),
+                v: PerToken::of(self.v, h, seq),
+                out: self.out.wrapping_add((seq * n_tokens * n_heads + h) * s),
+                out_stride: n_heads * s,
+                from,
+                past,
+                n_past,
+                keep,
+                streams,
+            };
+            if let (Keep::Logged { log, .. }, 0) = (keep, first) {
+                // SAFETY: sizes are the node's (the caller), and one thread has the first row.
+                unsafe { log_keys(&head, log, s) };
+            }
+            // SAFETY: shapes were checked when the node was made; rows are this thread's.
+            unsafe { of_size(isa, s, &mut head, first..last) };
+        }
+        if streams {
+            fence();
+        }
     }
 }
 
@@ -223,8 +348,123 @@ unsafe fn on_thread(isa: Isa, dst: &sys::ggml_tensor, ith: usize, nth: usize) {
 /// The node contract; `s` is one of [`HEAD_SIZES`], there are 1 to `n_tokens` snapshots, and `src[6]` may be written.
 pub unsafe extern "C" fn delta_rule(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, _: *mut c_void) {
     let Some(isa) = Isa::chosen() else { return };
-    // SAFETY: the node contract, handed on: the node is alive.
-    unsafe { on_thread(isa, &*dst, ith as usize, nth as usize) }
+    // SAFETY: the node contract: the node is alive.
+    let dst = unsafe { &*dst };
+    // SAFETY: the node has seven operands.
+    let (node, [state, into]) = unsafe { (Node::of(dst), [&*dst.src[5], &*dst.src[6]]) };
+    // SAFETY: the eighth operand is null or has a number for each sequence.
+    let which = unsafe { Which::of(dst.src[7]) };
+    let s = node.v.ne[0] as usize;
+    // Whole 64 bytes from an even start.
+    let streams = into.nb[1] >= LARGE && [into.data as usize, into.nb[1], into.nb[2]].iter().all(|n| n % 64 == 0);
+    let states = |seq: usize, h: usize| {
+        let at = h * s * s;
+        let from = state.data.cast::<f32>().wrapping_add(at + which.state(seq) * state.nb[3] / size_of::<f32>());
+        let newest = into.data.cast::<f32>().wrapping_add(at + seq * into.nb[1] / size_of::<f32>());
+        let (stride, n) = (into.nb[2] / size_of::<f32>(), into.ne[2] as usize);
+        (from.cast_const(), (Log::NONE, 0), Keep::Snapshots { into: newest, stride, n })
+    };
+    // SAFETY: the node contract, handed on; the instruction set is the one chosen, and states and snapshots have a head's size.
+    unsafe { node.compute(isa, streams, (ith as usize, nth as usize), states) };
+}
+
+/// What a step of [`delta_rule_logged`] does with the state of a sequence beside reading it and the tokens logged since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoggedStep {
+    /// Logs its tokens.
+    Log,
+    /// Writes the state before its tokens, and logs these.
+    WriteAndLog,
+    /// Writes the state after its tokens.
+    Write,
+}
+
+impl LoggedStep {
+    /// Kinds of steps.
+    pub const N: i32 = 3;
+
+    /// What stands for it in operands.
+    pub fn number(self) -> i32 {
+        match self {
+            Self::Log => 0,
+            Self::WriteAndLog => 1,
+            Self::Write => 2,
+        }
+    }
+}
+
+/// As [`delta_rule`] with a log for each sequence, where `src[5]: [s, s, n_v_heads, n_states]` are all states, and a log takes the
+/// place of one. For each sequence `src[6]: i32 [n_seqs]` has the number of the state that it reads, `src[7]: i32 [2 * n_seqs]` that
+/// of the state to write and of the log, `src[8]: i32 [3 * n_seqs]` the entry of the first token that was logged since the state
+/// was written, how many there are, and a [`LoggedStep`]. The parameter behind [`DELTA_RULE_LOGGED`] is the number of entries of
+/// each log.
+///
+/// # Safety
+/// The node contract; `s` is one of [`HEAD_SIZES`]; numbers of states are in range; as many entries as were logged and as the step
+/// logs fit the log, which has 1 to [`log_capacity`]; no two sequences have a state to write or a log in common; `src[5]` may be written.
+pub unsafe extern "C" fn delta_rule_logged(dst: *mut sys::ggml_tensor, ith: c_int, nth: c_int, _: *mut c_void) {
+    let Some(isa) = Isa::chosen() else { return };
+    // SAFETY: the node contract: the node is alive.
+    let dst = unsafe { &*dst };
+    // SAFETY: the node has nine operands.
+    let (node, [all, read, places, steps]) = unsafe { (Node::of(dst), std::array::from_fn(|i| &*dst.src[5 + i])) };
+    // SAFETY: numbers of each sequence (the caller), none below 0, as inputs are checked before each run.
+    let number = |t: &sys::ggml_tensor, i: usize| unsafe { *t.data.cast::<i32>().add(i) } as usize;
+    let s = node.v.ne[0] as usize;
+    let capacity = dst.op_params[crate::FIRST_PARAMETER + 1] as usize;
+    let streams = all.nb[3] >= LARGE && [all.data as usize, all.nb[3]].iter().all(|n| n % 64 == 0);
+    let states = |seq: usize, h: usize| {
+        let state = |i: usize| all.data.cast::<f32>().wrapping_add(h * s * s + i * all.nb[3] / size_of::<f32>());
+        let [first, n_past, step] = std::array::from_fn(|i| number(steps, 3 * seq + i));
+        let to = state(number(places, 2 * seq));
+        let log = |first: usize| Log { data: state(number(places, 2 * seq + 1)), first: first % capacity, capacity };
+        let more = log(first + n_past);
+        let keep = match step as i32 {
+            0 => Keep::Logged { before: std::ptr::null_mut(), log: more },
+            1 => Keep::Logged { before: to, log: more },
+            _ => Keep::Snapshots { into: to, stride: 0, n: 1 },
+        };
+        (state(number(read, seq)).cast_const(), (log(first), n_past), keep)
+    };
+    // SAFETY: the node contract, handed on; the instruction set is the one chosen, and states and logs have a head's size.
+    unsafe { node.compute(isa, streams, (ith as usize, nth as usize), states) };
+}
+
+/// Has tokens that were logged happen to the states of heads of size `s`, `states: [s, s, n_heads]`: `n_past` entries of each head's
+/// part of `logs: [s, s, n_heads]`, which has `capacity`, from entry `first` on.
+///
+/// # Panics
+/// `s` is none of [`HEAD_SIZES`], a slice is not whole heads, there are more entries than a log has, or the CPU lacks `isa`.
+pub fn replay(
+    isa: Isa,
+    s: usize,
+    states: &mut [f32],
+    (logs, capacity): (&[f32], usize),
+    (first, n_past): (usize, usize),
+) {
+    assert!(Isa::available().contains(&isa) && HEAD_SIZES.contains(&(s as i64)), "no {isa:?} for heads of {s}");
+    assert!((1..=log_capacity(s)).contains(&capacity), "a log of {capacity} entries");
+    assert!(states.len() == logs.len() && states.len().is_multiple_of(s * s) && n_past <= capacity, "{n_past} entries");
+    for (state, log) in states.chunks_exact_mut(s * s).zip(logs.chunks_exact(s * s)) {
+        let none = PerToken { data: std::ptr::null(), stride: 0 };
+        let into = state.as_mut_ptr();
+        let mut head = Head {
+            tokens: &mut [],
+            q: none,
+            k: none,
+            v: none,
+            out: std::ptr::null_mut(),
+            out_stride: 0,
+            from: into.cast_const(),
+            // Without tokens nothing is logged.
+            past: Log { data: log.as_ptr().cast_mut(), first: first % capacity, capacity },
+            n_past,
+            keep: Keep::Logged { before: into, log: Log::NONE },
+            streams: false,
+        };
+        // SAFETY: state and log have their sizes, and the CPU has the instructions (asserted); each row is read before it is written.
+        unsafe { of_size(isa, s, &mut head, 0..s) };
+    }
 }
 
 /// What one head of size `s` works on.
@@ -261,9 +501,9 @@ pub fn one_head(isa: Isa, s: usize, x: &OneHead<'_>, out: &mut [f32], snapshots:
         out: out.as_mut_ptr(),
         out_stride: s,
         from: x.state.as_ptr(),
-        into: snapshots.as_mut_ptr(),
-        snapshot_stride: s * s,
-        n_snapshots,
+        past: Log::NONE,
+        n_past: 0,
+        keep: Keep::Snapshots { into: snapshots.as_mut_ptr(), stride: s * s, n: n_snapshots },
         streams: false,
     };
     // SAFETY: everything has the sizes that it must have, and the CPU has the instructions (all asserted).
@@ -290,6 +530,104 @@ mod tests {
         let x = OneHead { q: &q, k: &k, v: &v, gates: &gates, state: &state };
         one_head(isa, s, &x, &mut out, &mut snapshots);
         out.iter().chain(&snapshots).map(|x| x.to_bits()).collect()
+    }
+
+    /// A step of `n` tokens over slices: a head, its log from entry `first` on with `n_past` entries, and what it does. Gives the
+    /// outputs.
+    fn logged_step(
+        (isa, s, capacity): (Isa, usize, usize),
+        (q, k, v, gates): (&[f32], &[f32], &[f32], &[(f32, f32)]),
+        (state, log): (&mut [f32], &mut [f32]),
+        (first, n_past, step): (usize, usize, LoggedStep),
+    ) -> Vec<f32> {
+        let mut out = vec![0.0; v.len()];
+        let factors = |&(decay, beta): &(f32, f32)| TokenFactors { decay, beta, key_query: 0.0 };
+        let mut tokens: Vec<TokenFactors> = gates.iter().map(factors).collect();
+        let of = |x: &[f32]| PerToken { data: x.as_ptr(), stride: s };
+        let (into, data) = (state.as_mut_ptr(), log.as_mut_ptr());
+        let log = |first: usize| Log { data, first: first % capacity, capacity };
+        let more = log(first + n_past);
+        let keep = match step {
+            LoggedStep::Log => Keep::Logged { before: std::ptr::null_mut(), log: more },
+            LoggedStep::WriteAndLog => Keep::Logged { before: into, log: more },
+            LoggedStep::Write => Keep::Snapshots { into, stride: 0, n: 1 },
+        };
+        let mut head = Head {
+            tokens: &mut tokens,
+            q: of(q),
+            k: of(k),
+            v: of(v),
+            out: out.as_mut_ptr(),
+            out_stride: s,
+            from: into.cast_const(),
+            past: log(first),
+            n_past,
+            keep,
+            streams: false,
+        };
+        // SAFETY: all slices have the sizes of the head and its tokens, which the test chose so that they fit the log.
+        unsafe {
+            if let Keep::Logged { log, .. } = keep {
+                log_keys(&head, log, s);
+            }
+            of_size(isa, s, &mut head, 0..s);
+        }
+        out
+    }
+
+    #[test]
+    fn logged_tokens_leave_the_bits_of_snapshots() {
+        use LoggedStep::{Log, Write, WriteAndLog};
+        // Tokens, those of them that are kept, and what the step does.
+        let steps = [
+            (3, 3, Log),
+            (4, 1, Log),
+            (1, 1, Log),
+            (4, 2, WriteAndLog),
+            (2, 2, Log),
+            (9, 9, Write),
+            (2, 1, WriteAndLog),
+        ];
+        for isa in Isa::available() {
+            for s in [32usize, 64, 128] {
+                let mut seed = 3u32;
+                let mut noise = |n: usize| -> Vec<f32> {
+                    let mut next = || {
+                        seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                        (seed >> 8) as f32 / 8_388_608.0 - 1.0
+                    };
+                    (0..n).map(|_| next()).collect()
+                };
+                let mut plain = noise(s * s);
+                let (mut state, mut log) = (plain.clone(), vec![f32::NAN; s * s]);
+                // Near the end, so that the ring is closed on the way.
+                let capacity = 9;
+                let (mut first, mut n_past) = (capacity - 2, 0);
+                for &(n, kept, step) in &steps {
+                    let (q, k, v) = (noise(s * n), noise(s * n), noise(s * n));
+                    let gates: Vec<_> = noise(2 * n).chunks(2).map(|g| ((g[0] - 1.0).exp(), g[1].abs())).collect();
+                    let (mut out, mut snapshots) = (vec![0.0; s * n], vec![0.0; s * s * n]);
+                    let x = OneHead { q: &q, k: &k, v: &v, gates: &gates, state: &plain };
+                    one_head(isa, s, &x, &mut out, &mut snapshots);
+                    let found = logged_step(
+                        (isa, s, capacity),
+                        (&q, &k, &v, &gates),
+                        (&mut state, &mut log),
+                        (first, n_past, step),
+                    );
+                    assert_eq!(found, out, "{isa:?}, {s}, {n} tokens, {step:?}");
+                    plain = snapshots[(n - kept) * s * s..][..s * s].to_vec();
+                    (first, n_past) = match step {
+                        Log => (first, n_past + kept),
+                        WriteAndLog => (first + n_past, kept),
+                        Write => (0, 0),
+                    };
+                    let mut whole = state.clone();
+                    replay(isa, s, &mut whole, (&log, capacity), (first, n_past));
+                    assert_eq!(whole, plain, "{isa:?}, {s}, after {n} tokens, {step:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -66,7 +66,10 @@ mod which;
 pub use activations::Shape;
 pub use attention::{MAX_HEAD, attention_to_all};
 pub use cell_attention::{ATTEND_CELLS, BESIDE, RUN, attention_over_cells, attention_over_runs, sums_of_runs};
-pub use delta_rule::{DELTA_RULE, HEAD_SIZES, delta_rule};
+pub use delta_rule::{
+    DELTA_RULE, DELTA_RULE_LOGGED, HEAD_SIZES, LoggedStep, delta_rule, delta_rule_logged, entry_floats, log_capacity,
+    replay,
+};
 pub use experts::{NO_EXPERT, expert_products, experts_left, head_products};
 pub use geglu::{gated_gelu, gelu};
 pub use gumbel::{GUMBEL, add_gumbel, gumbel, uniform};

@@ -17,8 +17,10 @@ pub(crate) struct Run {
 pub struct Footprint {
     /// Each kind with how many there are.
     pub(crate) runs: Vec<(Run, usize)>,
-    /// Bytes of one recurrent state.
+    /// Bytes of one recurrent state, but for what is logged.
     pub(crate) plane_bytes: usize,
+    /// Bytes of the states of layers that log, and of their logs.
+    pub(crate) logged_bytes: usize,
     pub(crate) n_planes: usize,
     /// Nothing of a sequence was reserved at the start.
     pub(crate) is_all: bool,
@@ -41,7 +43,7 @@ impl Footprint {
             let (written, all) = (len.min(run.n_cells) * run.cell_bytes, run.n_cells * run.cell_bytes);
             n * written.next_multiple_of(run.page).min(all)
         };
-        self.runs.iter().map(bytes).sum::<usize>() + n_planes * self.plane_bytes
+        self.runs.iter().map(bytes).sum::<usize>() + n_planes * self.plane_bytes + n_planes.min(1) * self.logged_bytes
     }
 
     /// Counts `n` runs of a kind.

@@ -18,7 +18,7 @@ impl Memory {
             let what = format!("slot {index}: a sequence with recurrent state is held in a memory of 2 snapshots");
             return Err(Error::Step(what));
         }
-        self.slots[index].held = Some(Held { len: state.len, plane: state.plane });
+        self.slots[index].held = Some(Held { len: state.len, plane: state.plane, heads: state.heads });
         Ok(())
     }
 
@@ -58,7 +58,7 @@ impl Memory {
         }
         self.wipe(index, held.len)?;
         let state = &mut self.slots[index];
-        (state.len, state.plane, state.lost) = (held.len, held.plane, false);
+        (state.len, state.plane, state.heads, state.lost) = (held.len, held.plane, held.heads, false);
         Ok(())
     }
 }

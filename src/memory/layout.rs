@@ -29,6 +29,8 @@ pub struct Recurrent {
     pub d_state: usize,
     /// Rows of each head's state; as many as a row has elements in a delta net.
     pub d_head: usize,
+    /// The heads are those of a Gated DeltaNet, whose tokens can be logged instead of the states that they leave.
+    pub is_delta_net: bool,
 }
 
 impl Recurrent {
@@ -64,6 +66,16 @@ pub enum LayerState {
 pub struct StateLayout {
     /// One for each layer.
     pub layers: Vec<LayerState>,
+}
+
+impl LayerState {
+    /// The state of a recurrent layer.
+    pub(crate) fn recurrent(&self) -> Option<Recurrent> {
+        match self {
+            Self::Recurrent(r) => Some(*r),
+            Self::None | Self::Kv(_) => None,
+        }
+    }
 }
 
 impl StateLayout {

@@ -31,6 +31,7 @@ mod shown;
 mod size;
 mod slots;
 mod snapshot;
+mod step_log;
 mod stride;
 mod taken;
 mod taking;

@@ -12,6 +12,7 @@ use crate::saved::SavedSequence;
 use crate::saved_cells::AT_ONCE;
 use crate::slots::{Memory, Slot, others};
 use crate::snapshot::Bytes;
+use crate::step_log::HeadState;
 
 /// A saved sequence of which some is in its slot. Until all of it is, the slot has no position and takes part in no step; where this is
 /// dropped before, that stays so until the slot is reset, discarded or given another sequence.
@@ -153,7 +154,8 @@ impl Memory {
         }
         self.check_loads(&loading)?;
         let state = &mut self.slots[loading.index];
-        (state.plane, state.lost, state.loading, state.n_written) = (0, false, None, loading.n_written);
+        (state.plane, state.heads) = (0, HeadState::default());
+        (state.lost, state.loading, state.n_written) = (false, None, loading.n_written);
         self.stands_at(loading.index, loading.saved.len);
         Ok(loading.saved)
     }

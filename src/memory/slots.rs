@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::footprint::Footprint;
 use crate::layout::{CellKinds, LayerState, StateLayout, number};
 use crate::shown::Shown;
+use crate::step_log::{HeadState, HeadStep, StepLog};
 
 /// Windows and kinds of values that the layers of a memory may have, at most.
 pub const MAX_KINDS: usize = 64;
@@ -57,6 +58,7 @@ impl Slot {
 pub(crate) struct Held {
     pub(crate) len: usize,
     pub(crate) plane: u32,
+    pub(crate) heads: HeadState,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,6 +69,10 @@ pub(crate) struct SlotStatus {
     pub(crate) len: usize,
     /// The plane of the recurrent state after `len` positions.
     pub(crate) plane: u32,
+    /// The same in layers that log.
+    pub(crate) heads: HeadState,
+    /// What the last step does or did there.
+    pub(crate) head_step: HeadStep,
     /// A dropped step has overwritten the recurrent state, or a sequence is not all loaded: only a reset, a restore or a load helps.
     pub(crate) lost: bool,
     /// The number of the [`crate::Loading`] that is not done: the state is lost until then.
@@ -103,6 +109,8 @@ pub(crate) enum LayerTensors {
     Recurrent {
         conv: StateId,
         heads: StateId,
+        /// Tokens are logged in the place of snapshots of the heads.
+        logs: bool,
     },
 }
 
@@ -132,6 +140,8 @@ pub struct Memory {
     pub(crate) names_slots: usize,
     /// See [`Memory::say_spans`].
     pub(crate) says_spans: bool,
+    /// Of the layers that log.
+    pub(crate) step_log: Option<StepLog>,
     /// All of it lies on CPUs.
     pub(crate) on_cpu: bool,
     /// Memory for some of it is taken before it is written.
@@ -272,7 +282,8 @@ impl Memory {
         let rotations = rotations.into_iter().map(|(k, v)| (k.map(matrix), v.map(matrix))).collect();
         let mut ids = ids.into_iter();
         let mut next = || ids.next().expect("a spec was pushed for each tensor of a layer");
-        let layers = layout.layers.iter().map(|layer| match layer {
+        let step_log = config.step_log(&layout, &place);
+        let layers = layout.layers.iter().enumerate().map(|(il, layer)| match layer {
             LayerState::None => LayerTensors::None,
             LayerState::Kv(kv) => {
                 let k = next();
@@ -280,7 +291,8 @@ impl Memory {
             }
             LayerState::Recurrent(r) => {
                 let conv = next();
-                LayerTensors::Recurrent { conv, heads: if r.n_head_state() > 0 { next() } else { conv } }
+                let heads = if r.n_head_state() > 0 { next() } else { conv };
+                LayerTensors::Recurrent { conv, heads, logs: MemoryConfig::logs(step_log, layer, place(il)) }
             }
         });
         let layers = layers.collect();
@@ -307,6 +319,7 @@ impl Memory {
             names_states: false,
             names_slots: 0,
             says_spans: false,
+            step_log,
             on_cpu,
             has_granules,
         };
@@ -443,6 +456,7 @@ impl Memory {
         }
         let state = &mut self.slots[index];
         (state.len, state.plane, state.lost, state.loading) = (0, 0, false, None);
+        state.heads = HeadState::default();
         (state.n_stepped, state.filled_at, state.held) = (0, 0, None);
         Ok(())
     }
@@ -470,14 +484,37 @@ impl Memory {
 
     /// The recurrent tensors of layer `il` with offset and length of the row of a slot on a plane; empty for others.
     pub(crate) fn recurrent_rows(&self, il: usize, index: usize, plane: u32) -> Vec<(StateId, usize, usize)> {
-        let (LayerTensors::Recurrent { conv, heads }, LayerState::Recurrent(r)) =
-            (self.layers[il], self.layout.layers[il])
+        let row = plane as usize * self.config.n_slots + index;
+        self.rows_of_recurrent(il, row, row)
+    }
+
+    /// The same where a sequence stands, in layers that log as the state was written last.
+    pub(crate) fn current_rows(&self, il: usize, index: usize) -> Vec<(StateId, usize, usize)> {
+        let row = self.slots[index].plane as usize * self.config.n_slots + index;
+        self.rows_of_recurrent(il, row, if self.logs(il) { self.read_row(index) } else { row })
+    }
+
+    /// True for a layer that logs tokens.
+    pub(crate) fn logs(&self, il: usize) -> bool {
+        matches!(self.layers.get(il), Some(LayerTensors::Recurrent { logs: true, .. }))
+    }
+
+    /// The tensor of a recurrent layer's matrices.
+    pub(crate) fn heads_id(&self, il: usize) -> Option<StateId> {
+        match self.layers.get(il) {
+            Some(LayerTensors::Recurrent { heads, .. }) => Some(*heads),
+            _ => None,
+        }
+    }
+
+    fn rows_of_recurrent(&self, il: usize, of_conv: usize, of_heads: usize) -> Vec<(StateId, usize, usize)> {
+        let (LayerTensors::Recurrent { conv, heads, .. }, Some(r)) =
+            (self.layers[il], self.layout.layers[il].recurrent())
         else {
             return Vec::new();
         };
-        let row = plane as usize * self.config.n_slots + index;
         let (n_conv, n_heads) = (4 * r.n_conv_state(), 4 * r.n_head_state());
-        let rows = [(conv, row * n_conv, n_conv), (heads, row * n_heads, n_heads)];
+        let rows = [(conv, of_conv * n_conv, n_conv), (heads, of_heads * n_heads, n_heads)];
         rows.into_iter().filter(|(.., n_bytes)| *n_bytes > 0).collect()
     }
 }

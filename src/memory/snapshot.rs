@@ -12,18 +12,19 @@ use crate::layout::LayerState;
 use crate::saved::{Checkpoint, SavedSequence};
 use crate::saved_cells::CellsWriter;
 use crate::slots::{LayerTensors, Memory, MemoryConfig, Slot, others};
+use crate::step_log::HeadState;
 
 /// A copy of a sequence that is being made, some bytes at a time.
 #[derive(Debug)]
 pub struct Saving {
     index: usize,
     /// Whose slot it is, and how the sequence stands there.
-    stands_at: (u64, usize, u32),
+    stands_at: (u64, usize, u32, HeadState),
     /// Positions that are copied.
     len: usize,
     recurrent: Vec<u8>,
-    /// Of the recurrent state, what is not read yet.
-    left: VecDeque<Bytes>,
+    /// Of the recurrent state, what is not read yet, and the layer.
+    left: VecDeque<(usize, Bytes)>,
     /// Of the cells, with their numbers; of the first, bytes before `at` are read.
     ranges: VecDeque<(usize, Bytes)>,
     at: usize,
@@ -95,13 +96,11 @@ impl Memory {
     /// [`Error::Step`]: it is not what it was. [`Error::Device`].
     pub fn save_more(&self, saving: &mut Saving) -> Result<(), Error> {
         let state = self.slots[saving.index];
-        if state.lost || (state.epoch, state.len, state.plane) != saving.stands_at {
+        if state.lost || (state.epoch, state.len, state.plane, state.heads) != saving.stands_at {
             return Err(Error::Step(format!("the sequence of slot {} changed while it was copied", saving.index)));
         }
-        if let Some((id, offset, n_bytes)) = saving.left.pop_front() {
-            let start = saving.recurrent.len();
-            saving.recurrent.resize(start + n_bytes, 0);
-            self.buffer.read(id, offset, &mut saving.recurrent[start..])?;
+        if let Some((il, bytes)) = saving.left.pop_front() {
+            self.read_recurrent_row(saving.index, il, bytes, &mut saving.recurrent)?;
         } else if let Some(&(i, (id, offset, n_bytes))) = saving.ranges.front() {
             let at = saving.at;
             saving.at += saving.cells.push((i, n_bytes), at, |into| self.buffer.read(id, offset + at, into))?;
@@ -131,16 +130,16 @@ impl Memory {
         if len > state.len || len < self.earliest(&state) {
             return Err(Error::Step(format!("a sequence of {} positions cannot be copied up to {len}", state.len)));
         }
-        let recurrent = (0..self.layers.len()).flat_map(|il| self.recurrent_rows(il, index, state.plane));
+        let recurrent = self.current_recurrent(index);
         let (shape, ranges) = (self.shape().words(), self.cell_ranges(index, len)?);
         let beside = beside.filter(|other| other.shape == shape).map(|other| &other.cells);
         let cells = CellsWriter::new(ranges.iter().map(|(.., n)| n).sum(), ranges.len(), beside);
         Ok(Saving {
             index,
-            stands_at: (state.epoch, state.len, state.plane),
+            stands_at: (state.epoch, state.len, state.plane, state.heads),
             len,
             recurrent: Vec::with_capacity(self.shape().recurrent_bytes()),
-            left: recurrent.collect(),
+            left: recurrent.into(),
             ranges: ranges.into_iter().enumerate().collect(),
             at: 0,
             cells,
@@ -231,16 +230,34 @@ impl Memory {
     }
 
     fn read_recurrent(&self, index: usize) -> Result<Vec<u8>, Error> {
-        let plane = self.slots[index].plane;
         let mut bytes = Vec::new();
-        for il in 0..self.layers.len() {
-            for (id, offset, n_bytes) in self.recurrent_rows(il, index, plane) {
-                let start = bytes.len();
-                bytes.resize(start + n_bytes, 0);
-                self.buffer.read(id, offset, &mut bytes[start..])?;
-            }
+        for (il, row) in self.current_recurrent(index) {
+            self.read_recurrent_row(index, il, row, &mut bytes)?;
         }
         Ok(bytes)
+    }
+
+    /// Where the recurrent state of a sequence lies, and the layers.
+    fn current_recurrent(&self, index: usize) -> Vec<(usize, Bytes)> {
+        let of_layer = |il| self.current_rows(il, index).into_iter().map(move |bytes| (il, bytes));
+        (0..self.layers.len()).flat_map(of_layer).collect()
+    }
+
+    /// Appends a row of the recurrent state of a layer, with the tokens that were logged since.
+    fn read_recurrent_row(
+        &self,
+        index: usize,
+        il: usize,
+        (id, offset, n_bytes): Bytes,
+        into: &mut Vec<u8>,
+    ) -> Result<(), Error> {
+        let start = into.len();
+        into.resize(start + n_bytes, 0);
+        self.buffer.read(id, offset, &mut into[start..])?;
+        match self.logs(il) && self.heads_id(il) == Some(id) {
+            true => self.replay(il, index, &mut into[start..]),
+            false => Ok(()),
+        }
     }
 
     /// `bytes`: as many as the shape says.
@@ -253,7 +270,7 @@ impl Memory {
             start += n_bytes;
         }
         let state = &mut self.slots[index];
-        (state.plane, state.lost, state.loading) = (0, false, None);
+        (state.plane, state.heads, state.lost, state.loading) = (0, HeadState::default(), false, None);
         state.n_planes_written = state.n_planes_written.max(1);
         Ok(())
     }

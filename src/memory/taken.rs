@@ -52,8 +52,15 @@ impl Memory {
                     footprint.is_all = false;
                 }
                 (LayerState::Recurrent(_), _) => {
-                    let rows = self.recurrent_rows(il, 0, 0).into_iter().filter(|(id, ..)| page(*id).is_some());
-                    footprint.plane_bytes += rows.map(|(.., n_bytes)| n_bytes).sum::<usize>();
+                    for (id, _, n_bytes) in self.recurrent_rows(il, 0, 0) {
+                        let Some(page) = page(id) else { continue };
+                        match (self.step_log, layer) {
+                            (Some(log), LayerState::Recurrent(r)) if self.logs(il) && self.heads_id(il) == Some(id) => {
+                                footprint.logged_bytes += n_bytes + log.n_bytes(*r, page);
+                            }
+                            _ => footprint.plane_bytes += n_bytes,
+                        }
+                    }
                 }
                 _ => {}
             }
@@ -92,8 +99,8 @@ impl Memory {
     pub(crate) fn bytes_at_start(&self) -> usize {
         let of_layer = |tensors: &LayerTensors| match *tensors {
             LayerTensors::None => Vec::new(),
-            LayerTensors::Kv { k: a, v: b } | LayerTensors::Recurrent { conv: a, heads: b } if a == b => vec![a],
-            LayerTensors::Kv { k: a, v: b } | LayerTensors::Recurrent { conv: a, heads: b } => vec![a, b],
+            LayerTensors::Kv { k: a, v: b } | LayerTensors::Recurrent { conv: a, heads: b, .. } if a == b => vec![a],
+            LayerTensors::Kv { k: a, v: b } | LayerTensors::Recurrent { conv: a, heads: b, .. } => vec![a, b],
         };
         let later = self.layers.iter().flat_map(of_layer).filter(|&id| self.buffer.page_bytes(id).is_some());
         self.buffer.n_bytes() - later.map(|id| self.buffer.tensor_bytes(id)).sum::<usize>()
@@ -131,7 +138,9 @@ impl Memory {
                     self.buffer.discard(id, index * stripe, stripe)?;
                 }
             }
-            for plane in 0..state.n_planes_written {
+            // The log is on the last plane.
+            let log = (self.logs(il) && state.n_planes_written > 0).then_some(self.config.n_planes() as u32 - 1);
+            for plane in (0..state.n_planes_written).chain(log) {
                 for (id, offset, n_bytes) in self.recurrent_rows(il, index, plane) {
                     // What stays is written before it is read.
                     if self.buffer.page_bytes(id).is_some() {

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::slots::{Memory, Slot};
+use crate::step_log::HeadStep;
 use crate::view::{Segment, StepView};
 
 /// A step in progress over some sequences. [`Txn::commit`] keeps tokens; dropping it keeps none.
@@ -21,6 +22,7 @@ struct Claim {
     n_rows: usize,
     n_snapshots: usize,
     write_plane: u32,
+    head_step: HeadStep,
 }
 
 impl Memory {
@@ -72,7 +74,8 @@ impl Memory {
                     "slot {index}: {n_snapshots} snapshots of a sequence that is held, 1 expected"
                 )));
             }
-            claimed.push(Claim { index, n_rows, n_snapshots, write_plane });
+            let head_step = self.step_log.map(|log| log.step(&self.config, &state, (n_rows, n_snapshots)));
+            claimed.push(Claim { index, n_rows, n_snapshots, write_plane, head_step: head_step.unwrap_or_default() });
             let n_kv = self.n_kv(end);
             match segments.last_mut() {
                 Some(s) if s.first_slot + s.n_seqs == index && (s.n_rows, s.write_plane) == (n_rows, write_plane) => {
@@ -101,6 +104,7 @@ impl Memory {
             let n_planes = if recurrent { p.write_plane + p.n_snapshots as u32 } else { 0 };
             self.take(p.index, self.slots[p.index].len + p.n_rows, n_planes)?;
             let state = &mut self.slots[p.index];
+            state.head_step = p.head_step;
             state.writes(state.len + p.n_rows);
             state.n_stepped = state.n_stepped.max(state.len + p.n_rows);
             state.n_planes_written = state.n_planes_written.max(p.write_plane + p.n_snapshots as u32);
@@ -133,8 +137,10 @@ impl Txn<'_> {
                 return Err(Error::Keep { slot, kept, n_rows, n_snapshots });
             }
         }
+        let capacity = self.memory.step_log.map_or(1, |log| log.capacity);
         for (p, &kept) in self.claims.iter().zip(kept) {
             let state = &mut self.memory.slots[p.index];
+            state.heads = state.heads_after(kept, capacity);
             state.len += kept;
             state.plane = p.write_plane + (p.n_rows - kept) as u32;
         }

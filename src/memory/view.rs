@@ -1,6 +1,6 @@
 //! What the graph of a step may read and write: state tensors as views, and the index and mask data that go with them.
 
-use ggml::{Cells, Graph, PastState, Snapshots, Tensor};
+use ggml::{Cells, Graph, Logs, PastState, Snapshots, Tensor};
 
 use crate::cache_type::CacheType;
 use crate::error::Error;
@@ -325,7 +325,7 @@ impl<'m> StepView<'m> {
 
     fn recurrent(&self, il: usize) -> Option<(Recurrent, ggml::StateId, ggml::StateId)> {
         match (self.memory.layout.layers.get(il)?, self.memory.layers.get(il)?) {
-            (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, heads }) => Some((*r, *conv, *heads)),
+            (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, heads, .. }) => Some((*r, *conv, *heads)),
             _ => None,
         }
     }
@@ -352,6 +352,40 @@ impl<'m> StepView<'m> {
         let row = |slot: usize| (self.memory.slots[slot].plane as usize * n_slots + slot) as i32;
         into.clear();
         into.extend((s.first_slot..s.first_slot + s.n_seqs).map(row));
+    }
+
+    /// True when some layer logs tokens, so that steps have the inputs of [`StepView::logged_rows`].
+    pub fn logs_some(&self) -> bool {
+        !self.at_end && self.memory.step_log.is_some()
+    }
+
+    /// Where the matrices of a segment's sequences lie in a layer that logs tokens, among all states `[d_state, d_head, n_heads,
+    /// n_states]`, and their logs. `rows`, `places` and `steps` are inputs filled from [`StepView::logged_rows`]. `None` for other
+    /// layers.
+    pub fn logged_heads<'g>(
+        &self,
+        g: &Graph<'g>,
+        il: usize,
+        [rows, places, steps]: [Tensor<'g>; 3],
+    ) -> Option<(PastState<'g>, Logs<'g>)> {
+        let capacity = self.memory.step_log.filter(|_| self.memory.logs(il))?.capacity;
+        let (r, _, id) = self.recurrent(il)?;
+        let [d_state, d_head, n_heads] = [r.d_state, r.d_head, r.n_heads].map(|n| n as i64);
+        let all = g.state(&self.memory.buffer, id); // [row, n_slots * n_planes]
+        let all = g.reshape(all, [d_state, d_head, n_heads, all.ne()[1]]);
+        Some((PastState::Among(all, rows), Logs { places, steps, capacity }))
+    }
+
+    /// Contents of the inputs i32 `[n_seqs]`, `[2 * n_seqs]` and `[3 * n_seqs]` of [`StepView::logged_heads`]: the states that the
+    /// segment's sequences read; those that they write, and their logs; entries before the step, and what it does
+    /// ([`Logs::steps`]).
+    pub fn logged_rows(&self, s: &Segment, [rows, places, steps]: [&mut Vec<i32>; 3]) {
+        [&mut *rows, &mut *places, &mut *steps].into_iter().for_each(Vec::clear);
+        for slot in s.first_slot..s.first_slot + s.n_seqs {
+            rows.push(self.memory.read_row(slot) as i32);
+            places.extend([self.memory.written_row(slot), self.memory.log_row(slot)].map(|row| row as i32));
+            steps.extend(self.memory.slots[slot].head_numbers());
+        }
     }
 
     /// What the sequences of a segment stood at before the step, `ne(n)` being the shape of `n` states: a window on one plane, or

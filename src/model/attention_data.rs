@@ -6,7 +6,7 @@ use ggml::{Data, Name};
 use memory::StepView;
 
 use crate::pictures::{BothWays, Pictures};
-use crate::step::{kind_number, segment_number};
+use crate::step::{LOGGED, kind_number, segment_number};
 
 /// Where the rows of one view stand, and what they see.
 #[derive(Default)]
@@ -22,6 +22,8 @@ pub(crate) struct AttentionData {
     states: Vec<Vec<i32>>,
     /// One for each segment; empty where slots are a part of the graph.
     slots: Vec<Vec<i32>>,
+    /// Each of [`LOGGED`] for each segment; none where no layer logs tokens.
+    logged: [Vec<Vec<i32>>; 3],
 }
 
 #[derive(Default)]
@@ -69,6 +71,17 @@ impl AttentionData {
             if segment.names_slots {
                 view.slot_numbers(segment, slots);
             }
+        }
+        self.fill_logged(view);
+    }
+
+    /// Takes what layers that log tokens are told.
+    fn fill_logged(&mut self, view: StepView<'_>) {
+        let n = if view.logs_some() { view.segments().len() } else { 0 };
+        self.logged.iter_mut().for_each(|of| of.resize_with(n, Vec::new));
+        let [rows, places, steps] = &mut self.logged;
+        for (((segment, rows), places), steps) in view.segments().iter().zip(rows).zip(places).zip(steps) {
+            view.logged_rows(segment, [rows, places, steps]);
         }
     }
 
@@ -128,7 +141,8 @@ impl AttentionData {
         }
         let elements = |(kind, elements)| (Name("v_elements", kind_number(part, kind)), Data::I64(elements));
         into.extend(self.v_elements.iter().map(Vec::as_slice).enumerate().map(elements));
-        for (name, numbers) in [("states", &self.states), ("slots", &self.slots)] {
+        let logged = LOGGED.into_iter().zip(&self.logged);
+        for (name, numbers) in [("states", &self.states), ("slots", &self.slots)].into_iter().chain(logged) {
             let given = numbers.iter().map(Vec::as_slice).enumerate().filter(|(_, numbers)| !numbers.is_empty());
             into.extend(given.map(|(i, numbers)| (Name(name, segment_number(part, i)), Data::I32(numbers))));
         }

@@ -141,7 +141,12 @@ pub(crate) struct Numbers<'g> {
     pub(crate) states: Option<Tensor<'g>>,
     /// Slots of the sequences: i32 `[n_seqs]`; `None` where they are a part of the graph.
     pub(crate) slots: Option<Tensor<'g>>,
+    /// [`StepView::logged_rows`]: i32 `[n_seqs]`, `[2 * n_seqs]`, `[3 * n_seqs]`; `None` where no layer logs tokens.
+    pub(crate) logged: Option<[Tensor<'g>; 3]>,
 }
+
+/// Names of the inputs of layers that log tokens.
+pub(crate) const LOGGED: [&str; 3] = ["logged_states", "logged_places", "logged_steps"];
 
 /// What layers of one window read.
 pub(crate) struct WindowInputs<'g> {
@@ -188,9 +193,14 @@ impl<'s, 'g> AttentionInputs<'s, 'g> {
             g.input(Name("v_elements", kind_number(part, kind)), Dtype::I64, [n_tokens * n as i64, 1, 1, 1])
         };
         let numbers = |(i, s): (usize, &memory::Segment)| {
-            let input = |name| g.input(Name(name, segment_number(part, i)), Dtype::I32, [s.n_seqs as i64, 1, 1, 1]);
-            let states = s.read_plane.is_none().then(|| input("states"));
-            Numbers { states, slots: s.names_slots.then(|| input("slots")) }
+            let input = |name, n: usize| {
+                g.input(Name(name, segment_number(part, i)), Dtype::I32, [(n * s.n_seqs) as i64, 1, 1, 1])
+            };
+            Numbers {
+                states: s.read_plane.is_none().then(|| input("states", 1)),
+                slots: s.names_slots.then(|| input("slots", 1)),
+                logged: view.logs_some().then(|| std::array::from_fn(|k| input(LOGGED[k], k + 1))),
+            }
         };
         Self {
             positions: g.input(Name("positions", part), Dtype::I32, [n_tokens, 1, 1, 1]),

@@ -21,5 +21,8 @@ pub use cells::Cells;
 pub use expert_copies::ExpertCopies;
 pub use noise::NoiseKey;
 pub use own_kernels::kernels_in_use;
-pub use recurrent::{DeltaRule, PastState, Snapshots, SsmScan, take_state_numbers};
+pub use recurrent::{
+    DeltaRule, LoggedStep, Logs, PastState, Snapshots, SsmScan, log_capacity, log_entry_bytes, replay,
+    take_state_numbers,
+};
 pub use rope::Rope;

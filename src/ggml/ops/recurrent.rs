@@ -1,6 +1,7 @@
 //! Ops of recurrent layers, by ggml and by our own kernels.
 
 use kernels::Isa;
+pub use kernels::LoggedStep;
 
 use super::checks::{ask, op};
 use crate::dtype::Dtype;
@@ -93,6 +94,43 @@ impl<'g> Snapshots<'g> {
             Self::Window(_) => None,
             Self::OfSlots(into, slots) => Some(g.bounded(op, slots, into.ne()[1])),
         }
+    }
+}
+
+/// Where the logs of sequences lie among the states that an op reads ([`PastState::Among`]), and what its step does with them: inputs
+/// that change from run to run of one graph ([`Graph::delta_rule_logged`]).
+#[derive(Clone, Copy, Debug)]
+pub struct Logs<'g> {
+    /// For each sequence the number of the state to write and that of its log, which takes a state's place: i32 `[2 * n_seqs]`.
+    /// What one sequence writes and logs is no other's.
+    pub places: Tensor<'g>,
+    /// For each sequence the entry of the first token that was logged since the state was written, how many there are, and a
+    /// [`LoggedStep`]: i32 `[3 * n_seqs]`.
+    pub steps: Tensor<'g>,
+    /// Entries of each log, at most [`log_capacity`].
+    pub capacity: usize,
+}
+
+/// Tokens that a log of the delta rule takes, of heads of `s`; `None` where no kernel logs them.
+pub fn log_capacity(s: usize) -> Option<usize> {
+    let served = Isa::chosen().is_some() && kernels::HEAD_SIZES.iter().any(|&size| size as usize == s);
+    served.then(|| kernels::log_capacity(s))
+}
+
+/// Bytes of an entry of a log, of heads of `s`.
+pub fn log_entry_bytes(s: usize) -> usize {
+    4 * kernels::entry_floats(s)
+}
+
+/// Has logged tokens happen to states of heads of size `s`, `states: [s, s, n_heads]`: `n` of each head's part of `logs`, which
+/// has the same shape and `capacity` entries, from entry `first` on. Nothing happens where [`log_capacity`] says that there are no
+/// logs.
+///
+/// # Panics
+/// A slice is not whole heads, or there are more entries than a log has.
+pub fn replay(s: usize, states: &mut [f32], (logs, capacity): (&[f32], usize), (first, n): (usize, usize)) {
+    if let Some(isa) = Isa::chosen().filter(|_| log_capacity(s).is_some()) {
+        kernels::replay(isa, s, states, (logs, capacity), (first, n));
     }
 }
 
@@ -337,6 +375,41 @@ impl<'g> Graph<'g> {
             let ne = [s * n_heads, n_tokens * n_seqs, 1, 1];
             self.custom_of(OP, Dtype::F32, ne, &all, kernels::delta_rule, &[kernels::DELTA_RULE])
         })
+    }
+
+    /// [`Graph::delta_rule`] whose tokens are logged in the place of snapshots, over states in the host's memory that
+    /// [`PastState::Among`] names. Those that were logged since a state was written happen before the first one; what the step
+    /// keeps itself `logs` says. Gives the outputs `[s * n_heads, n_tokens * n_seqs]`.
+    pub fn delta_rule_logged(&self, x: &DeltaRule<'g>, logs: Logs<'g>) -> Tensor<'g> {
+        const OP: &str = "delta_rule_logged";
+        let [s, n_heads, n_tokens, n_seqs] = x.v.ne();
+        let most = usize::try_from(s).ok().and_then(log_capacity).unwrap_or(0);
+        let states = x.state.tensor();
+        let (places, steps) = (logs.places, logs.steps);
+        let numbers = |t: Tensor<'g>, n: i64| t.ne() == [n * n_seqs, 1, 1, 1] && t.dtype() == Dtype::I32;
+        let fits = x.fits() && numbers(places, 2) && numbers(steps, 3);
+        let whole = states.nb()[1] == 4 * s as usize && states.nb()[2] == 4 * (s * s) as usize;
+        let all = [x.q, x.k, x.v, x.g, x.beta, states];
+        let sound = self.check(OP, fits, || {
+            let shapes = x.named().map(|(name, t)| format!("`{name}` {:?}, ", t.ne())).concat();
+            format!("{shapes}`places` {:?} and `steps` {:?} do not fit", places.ne(), steps.ne())
+        }) && self.check(OP, (1..=most).contains(&logs.capacity), || {
+            format!("a log of {} entries, heads of {s} have at most {most}", logs.capacity)
+        }) && self
+            .check(OP, all.into_iter().all(in_rows) && whole, || "operands that are not laid out in rows".into())
+            && self.check(OP, states.lies_on_host(), || format!("`state` {states:?} is not in the host's memory"))
+            && self.check_writable(OP, "state", states);
+        let named = matches!(x.state, PastState::Among(..));
+        let sound = sound && self.check(OP, named, || format!("`state` {states:?} is not named by numbers"));
+        let (true, Some(read)) = (sound, x.state.which(self, OP, 3)) else { return x.v };
+        let places = self.bounded(OP, places, states.ne()[3]);
+        // Entries from 0 on, counts up to all of them, or a step.
+        let steps = self.bounded(OP, steps, (logs.capacity as i64 + 1).max(kernels::LoggedStep::N.into()));
+        let all: Vec<_> = all.into_iter().chain([read, places, steps]).collect();
+        let ne = [s * n_heads, n_tokens * n_seqs, 1, 1];
+        // At most a head's size.
+        let parameters = [kernels::DELTA_RULE_LOGGED, logs.capacity as i32];
+        self.custom_of(OP, Dtype::F32, ne, &all, kernels::delta_rule_logged, &parameters)
     }
 
     /// True when a kernel of ours computes so many tokens of a sequence where its snapshots go, with heads of `s` (0: the

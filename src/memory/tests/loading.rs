@@ -7,8 +7,14 @@ use memory::{CacheType, Kv, LayerState, Loading, Memory, MemoryConfig, Recurrent
 const KV: LayerState = LayerState::Kv(Kv { n_head_kv: 2, d_k: 64, d_v: 32, window: None, latent: false });
 const WINDOWED: LayerState = LayerState::Kv(Kv { n_head_kv: 1, d_k: 64, d_v: 16, window: Some(5), latent: false });
 const LATENT: LayerState = LayerState::Kv(Kv { n_head_kv: 1, d_k: 48, d_v: 32, window: None, latent: true });
-const RECURRENT: LayerState =
-    LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 256, n_heads: 4, d_state: 64, d_head: 64 });
+const RECURRENT: LayerState = LayerState::Recurrent(Recurrent {
+    n_conv: 3,
+    n_channels: 256,
+    n_heads: 4,
+    d_state: 64,
+    d_head: 64,
+    is_delta_net: false,
+});
 
 fn memory(layers: &[LayerState], v_transposed: bool, max_rows: Option<usize>) -> (Memory, Vec<Slot>) {
     let config = MemoryConfig {

@@ -9,13 +9,25 @@ use proptest::prelude::*;
 const KV: LayerState = LayerState::Kv(Kv { n_head_kv: 2, d_k: 32, d_v: 32, window: None, latent: false });
 /// Of another shape, behind a window.
 const WINDOWED: LayerState = LayerState::Kv(Kv { n_head_kv: 1, d_k: 64, d_v: 16, window: Some(5), latent: false });
-const RECURRENT: LayerState =
-    LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4, d_head: 4 });
+const RECURRENT: LayerState = LayerState::Recurrent(Recurrent {
+    n_conv: 3,
+    n_channels: 8,
+    n_heads: 2,
+    d_state: 4,
+    d_head: 4,
+    is_delta_net: false,
+});
 /// Rows of 48 elements, of which the first 32 are the values.
 const LATENT: LayerState = LayerState::Kv(Kv { n_head_kv: 1, d_k: 48, d_v: 32, window: None, latent: true });
 /// A state that is no square.
-const MAMBA: LayerState =
-    LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4, d_head: 8 });
+const MAMBA: LayerState = LayerState::Recurrent(Recurrent {
+    n_conv: 3,
+    n_channels: 8,
+    n_heads: 2,
+    d_state: 4,
+    d_head: 8,
+    is_delta_net: false,
+});
 
 fn config(n_slots: usize, n_ctx: usize) -> MemoryConfig {
     MemoryConfig {
@@ -244,7 +256,14 @@ fn a_latent_layer_keeps_its_rows_and_nothing_else() {
 #[test]
 fn state_of_a_latent_layer_and_of_its_keys_and_values_apart_are_told_apart() {
     let apart = LayerState::Kv(Kv { n_head_kv: 1, d_k: 48, d_v: 32, window: None, latent: false });
-    let square = LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 8, n_heads: 2, d_state: 4, d_head: 4 });
+    let square = LayerState::Recurrent(Recurrent {
+        n_conv: 3,
+        n_channels: 8,
+        n_heads: 2,
+        d_state: 4,
+        d_head: 4,
+        is_delta_net: false,
+    });
     for (of, other) in [(LATENT, apart), (apart, LATENT), (MAMBA, square), (square, MAMBA)] {
         let mut from = memory(&[of], config(1, 256)).expect("a sound layout");
         let slot = slots(&mut from, 1).remove(0);

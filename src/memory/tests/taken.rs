@@ -5,8 +5,14 @@ use ggml::Device;
 use memory::{CacheType, Kv, LayerState, Memory, MemoryConfig, Recurrent, Slot, StateLayout};
 
 const KV: LayerState = LayerState::Kv(Kv { n_head_kv: 8, d_k: 128, d_v: 128, window: None, latent: false });
-const RECURRENT: LayerState =
-    LayerState::Recurrent(Recurrent { n_conv: 3, n_channels: 1024, n_heads: 16, d_state: 64, d_head: 64 });
+const RECURRENT: LayerState = LayerState::Recurrent(Recurrent {
+    n_conv: 3,
+    n_channels: 1024,
+    n_heads: 16,
+    d_state: 64,
+    d_head: 64,
+    is_delta_net: false,
+});
 
 fn memory(layers: &[LayerState], n_slots: usize, n_ctx: usize, v_transposed: bool) -> Memory {
     let (type_k, type_v) = (CacheType::F16, CacheType::F16);

@@ -85,6 +85,7 @@ impl DeltaNetConfig {
             n_heads: self.n_v_heads,
             d_state: self.d_state,
             d_head: self.d_state,
+            is_delta_net: true,
         }
     }
 }
@@ -243,9 +244,13 @@ impl DeltaNet {
             let ne = [1, n_v, n_rows, n_seqs];
             g.view(t, ne, [t.nb()[0], nb, nb * seg.n_rows], nb * seg.first_row) // of [n_v_heads, n_tokens]
         };
+        let rule = |state| DeltaRule { q, k, v, g: gate(decay), beta: gate(beta), state };
+        if let Some((state, logs)) = numbers.logged.and_then(|logged| view.logged_heads(g, il, logged)) {
+            return g.delta_rule_logged(&rule(state), logs);
+        }
         let (state, planes) = (view.heads(g, il, seg, numbers.states), view.head_planes(g, il, seg, numbers.slots));
         let Some((state, planes)) = state.zip(planes) else { return qkv };
-        let rule = DeltaRule { q, k, v, g: gate(decay), beta: gate(beta), state };
+        let rule = rule(state);
         if let Some(out) = g.delta_rule(&rule, planes) {
             return out;
         }

@@ -73,6 +73,7 @@ impl MambaConfig {
             n_heads: self.n_heads,
             d_state: self.d_state,
             d_head: self.d_head(),
+            is_delta_net: false,
         }
     }
 }

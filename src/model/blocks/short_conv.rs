@@ -27,7 +27,14 @@ impl ShortConvConfig {
 
     /// The state that such a layer keeps.
     pub(crate) fn state(&self) -> Recurrent {
-        Recurrent { n_conv: self.n_taps - 1, n_channels: self.n_embd, n_heads: 0, d_state: 0, d_head: 0 }
+        Recurrent {
+            n_conv: self.n_taps - 1,
+            n_channels: self.n_embd,
+            n_heads: 0,
+            d_state: 0,
+            d_head: 0,
+            is_delta_net: false,
+        }
     }
 }
 

@@ -27,6 +27,23 @@ fn model_of(spec: &Spec) -> Arc<Model> {
     Model::open(&path, &LoadOptions::default()).expect("a sound file")
 }
 
+/// A model of every architecture, and of those with delta nets some whose heads log tokens, small and large ones.
+fn models() -> Vec<(String, Arc<Model>)> {
+    let all = model::architectures().into_iter().map(|arch| (arch.to_owned(), model(arch)));
+    let logging = ["qwen35", "qwen35moe", "qwen3next"].into_iter().flat_map(|arch| {
+        [32, 128].map(|d_state| {
+            let model = model_of(&Spec { d_state, ..Spec::of(arch) });
+            let mut memory = model.memory(MemoryConfig { n_snapshots: 4, ..exact(1, 256) }).expect("a small state");
+            let slot = memory.acquire().expect("state").expect("a free slot");
+            let step = memory.begin(&[(&slot, 1)], 1).expect("a step");
+            assert_eq!(step.view().logs_some(), ggml::log_capacity(d_state).is_some(), "{arch}, {d_state}");
+            drop(step);
+            (format!("{arch} with heads of {d_state}"), model)
+        })
+    });
+    all.chain(logging).collect()
+}
+
 fn is_recurrent(model: &Model) -> bool {
     model.state_layout().is_recurrent()
 }
@@ -85,8 +102,7 @@ fn a_prompt_in_pieces_equals_the_whole() {
 
 #[test]
 fn a_batch_of_sequences_equals_its_parts_whatever_their_lengths_and_planes() {
-    for arch in model::architectures() {
-        let model = model(arch);
+    for (arch, model) in models() {
         for (seed, transactional) in (0..8).map(|seed| (seed, seed % 2 == 1)) {
             let mut rng = Rng::new(seed);
             let config = MemoryConfig { n_snapshots: 4, transactional, ..exact(4, 320) };
@@ -261,8 +277,7 @@ fn drafts_do_not_depend_on_rows_that_only_fill_the_pass() {
 
 #[test]
 fn rolled_back_equals_never_advanced() {
-    for arch in model::architectures() {
-        let model = model(arch);
+    for (arch, model) in models() {
         for (seed, transactional) in (0..16).map(|seed| (seed, seed % 2 == 1)) {
             let what = format!("{arch}, seed {seed}, transactional {transactional}");
             let mut rng = Rng::new(seed);
@@ -306,8 +321,7 @@ fn rolled_back_equals_never_advanced() {
 
 #[test]
 fn a_dropped_step_changes_nothing_or_marks_the_sequence_lost() {
-    for arch in model::architectures() {
-        let model = model(arch);
+    for (arch, model) in models() {
         for transactional in [true, false] {
             let what = format!("{arch}, transactional {transactional}");
             let mut rng = Rng::new(7);
@@ -337,6 +351,35 @@ fn a_dropped_step_changes_nothing_or_marks_the_sequence_lost() {
             assert!(rig.memory.save(&slot).is_err() && rig.memory.checkpoint(&slot).is_err(), "{what}");
             rig.memory.reset(&slot).expect("a slot in use");
             assert_close(&rig.step(&[(&slot, &past)]), &after(&model, exact(1, 256), &[], &past), 0.0, &what);
+        }
+    }
+}
+
+#[test]
+fn logged_tokens_go_along_when_a_sequence_is_saved_copied_and_held() {
+    for (arch, model) in models() {
+        let mut rng = Rng::new(5);
+        let mut rig = Rig::new(&model, MemoryConfig { n_snapshots: 4, ..exact(3, 256) });
+        let slots = [(); 3].map(|()| rig.slot());
+        rig.step(&[(&slots[0], &random_ids(&mut rng, 33))]);
+        let next = random_ids(&mut rng, 2);
+        for (round, kept) in [2, 1, 4, 3, 1].into_iter().enumerate() {
+            let what = format!("{arch}, round {round}");
+            rig.step_keeping(&[(&slots[0], &random_ids(&mut rng, 4))], 4, &[kept]);
+            let saved = rig.memory.save(&slots[0]).expect("state that is there");
+            rig.memory.load(&slots[1], &saved).expect("it fits");
+            assert!(rig.memory.save(&slots[1]).expect("state that is there") == saved, "{what}");
+            let expected = rig.step(&[(&slots[1], &next)]);
+            let len = rig.memory.len(&slots[0]).expect("a slot in use");
+            rig.memory.copy(&slots[0], &slots[2], len, None).expect("whole copies");
+            assert_close(&rig.step(&[(&slots[2], &next)]), &expected, 0.0, &format!("{what}: a copy"));
+            rig.memory.hold(&slots[0]).expect("a state to hold");
+            for _ in 0..3 {
+                rig.step(&[(&slots[0], &random_ids(&mut rng, 1))]);
+            }
+            rig.memory.take_back(&slots[0]).expect("a held sequence");
+            assert!(rig.memory.save(&slots[0]).expect("state that is there") == saved, "{what}: taken back");
+            rig.memory.let_go(&slots[0]).expect("a slot in use");
         }
     }
 }
