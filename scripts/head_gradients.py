@@ -3,7 +3,9 @@
 
   scripts/head_gradients.py src/tune/head_gradients.json      needs the Python package torch
 
-One position at a time: a draft's row sees the cells of the text up to its own place and those of the drafts before it. The loss is
+One position at a time: a draft's row sees the cells of the text up to its own place and those of the drafts before it. The cases:
+gated attention; a window, sinks, a gate for each head and a factor on values, with experts; latent attention, with experts of
+corrected sigmoids in groups. The loss is
 the divergence from the target's words and, times PULL, less the chance that a draft is accepted; autograd does the rest, in F64.
 Numbers come from `wave`, which the test computes likewise.
 """
@@ -16,22 +18,36 @@ import torch.nn.functional as F
 
 N_EMBD, N_HEAD, N_KV, D, N_ROT, N_VOCAB, N, N_WORDS, DEPTH, PULL = 8, 4, 2, 6, 4, 11, 7, 3, 3, 0.5
 EPS, BASE, SCALE = 1e-5, 100.0, 0.4
+Q_LORA, KV_LORA, WINDOW, VALUE_SCALE, WEIGHT_SCALE = 5, 7, 3, 0.7, 1.5
 
 
 def wave(n, by):
     return torch.tensor([math.sin(i * by + by) for i in range(n)], dtype=torch.float64)
 
 
+def attention_shapes(case):
+    d, h = N_EMBD, N_HEAD
+    if case["latent"]:
+        return [("attn_q_a.weight", (Q_LORA, d)), ("attn_q_a_norm.weight", (Q_LORA,)), ("attn_q_b.weight", (h * D, Q_LORA)),
+                ("attn_kv_a_mqa.weight", (KV_LORA + N_ROT, d)), ("attn_kv_a_norm.weight", (KV_LORA,)),
+                ("attn_k_b.weight", (h, KV_LORA, D - N_ROT)), ("attn_v_b.weight", (h, D, KV_LORA))]
+    out = [("attn_q.weight", (h * D * (2 if case["gate"] else 1), d)), ("attn_k.weight", (N_KV * D, d)), ("attn_v.weight", (N_KV * D, d))]
+    if case["sinks"]:
+        out += [("attn_sinks.weight", (h,)), ("attn_gate.weight", (h, d))]
+    if case["qk_norm"]:
+        out += [("attn_q_norm.weight", (D,)), ("attn_k_norm.weight", (D,))]
+    return out
+
+
 def shapes(case):
-    d, q = N_EMBD, N_HEAD * D * (2 if case["gate"] else 1)
-    out = [("nextn.eh_proj.weight", (d, 2 * d)), ("nextn.enorm.weight", (d,)), ("nextn.hnorm.weight", (d,)),
-           ("attn_norm.weight", (d,)), ("attn_q.weight", (q, d)), ("attn_k.weight", (N_KV * D, d)),
-           ("attn_v.weight", (N_KV * D, d)), ("attn_output.weight", (d, N_HEAD * D)), ("attn_q_norm.weight", (D,)),
-           ("attn_k_norm.weight", (D,)), ("ffn_norm.weight", (d,)), ("nextn.shared_head_norm.weight", (d,))]
+    d = N_EMBD
+    out = [("nextn.eh_proj.weight", (d, 2 * d)), ("nextn.enorm.weight", (d,)), ("nextn.hnorm.weight", (d,)), ("attn_norm.weight", (d,))]
+    out += attention_shapes(case) + [("attn_output.weight", (d, N_HEAD * D)), ("ffn_norm.weight", (d,)), ("nextn.shared_head_norm.weight", (d,))]
     if case["experts"]:
-        e, f, s = 4, 5, 3
+        e, f, s = (6 if case["latent"] else 4), 5, 3
+        choice = ("exp_probs_b.bias", (e,)) if case["latent"] else ("ffn_gate_inp_shexp.weight", (d,))
         return out + [("ffn_gate_inp.weight", (e, d)), ("ffn_gate_exps.weight", (e, f, d)), ("ffn_up_exps.weight", (e, f, d)),
-                      ("ffn_down_exps.weight", (e, d, f)), ("ffn_gate_inp_shexp.weight", (d,)),
+                      ("ffn_down_exps.weight", (e, d, f)), choice,
                       ("ffn_gate_shexp.weight", (s, d)), ("ffn_up_shexp.weight", (s, d)), ("ffn_down_shexp.weight", (d, s))]
     return out + [("ffn_gate.weight", (9, d)), ("ffn_up.weight", (9, d)), ("ffn_down.weight", (d, 9))]
 
@@ -59,37 +75,72 @@ def swiglu(w, suffix, x):
 def ffn(case, w, x):
     if not case["experts"]:
         return swiglu(w, "", x)
-    shares = torch.softmax(w["ffn_gate_inp.weight"] @ x, 0)
-    top, ids = shares.topk(2)
+    scores = w["ffn_gate_inp.weight"] @ x
+    if case["latent"]:
+        # The two best of three groups, by sigmoids and a correction that only chooses.
+        scores = torch.sigmoid(scores)
+        choosing = (scores + w["exp_probs_b.bias"]).detach().view(3, 2)
+        worst = choosing.sum(1).argmin()
+        choosing[worst] = -math.inf
+        ids = choosing.view(-1).topk(2).indices
+        factor = WEIGHT_SCALE
+    else:
+        scores = torch.softmax(scores, 0)
+        ids, factor = scores.topk(2).indices, 1.0
+    top = scores[ids]
     sum_ = torch.zeros_like(x)
-    for share, e in zip(top / top.sum(), ids.tolist()):
+    for share, e in zip(factor * top / top.sum(), ids.tolist()):
         inner = F.silu(w["ffn_gate_exps.weight"][e] @ x) * (w["ffn_up_exps.weight"][e] @ x)
         sum_ = sum_ + share * (w["ffn_down_exps.weight"][e] @ inner)
-    return sum_ + torch.sigmoid(w["ffn_gate_inp_shexp.weight"] @ x) * swiglu(w, "_shexp", x)
+    gate = 1.0 if case["latent"] else torch.sigmoid(w["ffn_gate_inp_shexp.weight"] @ x)
+    return sum_ + gate * swiglu(w, "_shexp", x)
+
+
+def latent(w, y, at):
+    """Queries [N_HEAD, D], keys and values of every head, of a normed row; the rotated part comes last."""
+    q = (w["attn_q_b.weight"] @ rms(w["attn_q_a.weight"] @ y, w["attn_q_a_norm.weight"])).view(N_HEAD, D)
+    row = w["attn_kv_a_mqa.weight"] @ y
+    c, rotated = rms(row[:KV_LORA], w["attn_kv_a_norm.weight"]), rope(row[KV_LORA:].view(1, N_ROT), at, False)
+    q = torch.cat([q[:, :-N_ROT], rope(q[:, -N_ROT:], at, False)], 1)
+    k = torch.stack([torch.cat([c @ w["attn_k_b.weight"][h], rotated[0]]) for h in range(N_HEAD)])
+    return q, k, torch.stack([w["attn_v_b.weight"][h] @ c for h in range(N_HEAD)])
 
 
 def enter(case, w, token, hidden, at):
-    """The stream, its queries, its gate, and its cell."""
+    """The stream, its queries, its gate, and its cell with its place."""
     x = w["nextn.eh_proj.weight"] @ torch.cat([rms(token, w["nextn.enorm.weight"]), rms(hidden, w["nextn.hnorm.weight"])])
     y = rms(x, w["attn_norm.weight"])
+    if case["latent"]:
+        q, k, v = latent(w, y, at)
+        return x, q, None, (k, v, at)
     q, gate = (w["attn_q.weight"] @ y), None
     if case["gate"]:
         both = q.view(N_HEAD, 2 * D)
         q, gate = both[:, :D], both[:, D:]
+    if case["sinks"]:
+        gate = (w["attn_gate.weight"] @ y).view(N_HEAD, 1)
     q, k = q.reshape(N_HEAD, D), (w["attn_k.weight"] @ y).view(N_KV, D)
     if case["qk_norm"]:
         q, k = rms(q, w["attn_q_norm.weight"]), rms(k, w["attn_k_norm.weight"])
     v = (w["attn_v.weight"] @ y).view(N_KV, D)
-    return x, rope(q, at, case["neox"]), gate, (rope(k, at, case["neox"]), v)
+    return x, rope(q, at, case["neox"]), gate, (rope(k, at, case["neox"]), v, at)
 
 
 def leave(case, w, x, q, gate, cells):
+    at = cells[-1][2]
+    if case["sinks"]:
+        cells = [cell for cell in cells if at - cell[2] < WINDOW]
     mixed = []
     for h in range(N_HEAD):
-        kv = h // (N_HEAD // N_KV)
-        scores = torch.stack([q[h] @ k[kv] for k, _ in cells]) * SCALE
-        mixed.append(sum(p * v[kv] for p, (_, v) in zip(torch.softmax(scores, 0), cells)))
+        kv = h if case["latent"] else h // (N_HEAD // N_KV)
+        scores = [q[h] @ k[kv] * SCALE for k, _, _ in cells]
+        if case["sinks"]:
+            scores.append(w["attn_sinks.weight"][h])
+        shares = torch.softmax(torch.stack(scores), 0)
+        mixed.append(sum(p * v[kv] for p, (_, v, _) in zip(shares, cells)))
     mixed = torch.stack(mixed)
+    if case["sinks"]:
+        mixed = VALUE_SCALE * mixed
     if gate is not None:
         mixed = mixed * torch.sigmoid(gate)
     x = x + w["attn_output.weight"] @ mixed.reshape(-1)
@@ -128,9 +179,16 @@ def loss_of(case, w):
     return total
 
 
+def some(x):
+    """Some of the numbers of a tensor, at odd steps, so that all rows and columns have a part."""
+    x = x.reshape(-1)
+    return [float(f"{g:.6g}") for g in x[:: len(x) // 24 | 1].tolist()]
+
+
 def main():
-    cases = [dict(neox=True, gate=True, qk_norm=True, pre_norm=False, experts=False),
-             dict(neox=False, gate=False, qk_norm=False, pre_norm=True, experts=True)]
+    cases = [dict(neox=True, gate=True, qk_norm=True, pre_norm=False, experts=False, sinks=False, latent=False),
+             dict(neox=False, gate=False, qk_norm=False, pre_norm=True, experts=True, sinks=True, latent=False),
+             dict(neox=False, gate=False, qk_norm=False, pre_norm=True, experts=True, sinks=False, latent=True)]
     made = []
     for case in cases:
         w = {}
@@ -138,7 +196,7 @@ def main():
             w[name] = wave(math.prod(shape), 0.11 + i * 0.37).view(shape).requires_grad_()
         loss = loss_of(case, w)
         loss.backward()
-        grads = {name: [float(f"{g:.6g}") for g in x.grad.reshape(-1).tolist()] for name, x in w.items() if x.grad is not None}
+        grads = {name: some(x.grad) for name, x in w.items() if x.grad is not None}
         made.append({"case": case, "loss": loss.item(), "gradients": grads})
     with open(sys.argv[1], "w") as f:
         json.dump(made, f, separators=(",", ":"))

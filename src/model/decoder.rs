@@ -67,7 +67,7 @@ pub(crate) fn open(
         None => (Vec::new(), Vec::new(), NextNHead::Absent),
     };
     let n_expert_used = c.n_expert().1;
-    let (n_head, head) = (c.n_head(), c.head_shape());
+    let (n_head, head) = (c.n_head(), c.head_shape(t));
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
     let DecoderConfig { softcap, factors, pictures, mtp: mtp_kind, .. } = c;
     let decoder =

@@ -6,6 +6,7 @@ use crate::error::LoadError;
 use crate::head_shape::HeadShape;
 use crate::keys::{Keys, WIDTH};
 use crate::pictures::PictureKind;
+use crate::tensors::{Scope, Tensors};
 
 /// What a family says of its files.
 pub(crate) struct DecoderConfig {
@@ -132,17 +133,29 @@ impl DecoderConfig {
         self.blocks.iter().map(of).max().unwrap_or_default()
     }
 
-    /// What a layer of the NextN head computes.
-    pub(crate) fn head_shape(&self) -> Result<HeadShape, String> {
-        let block = self.blocks[self.n_layer()..].first().ok_or("it has no NextN head")?;
-        let MixerConfig::Attention(attention) = &block.mixer else {
-            return Err("its NextN head has no plain attention".into());
+    /// What a layer of the NextN head computes; else what of it cannot be said. All layers must compute the same.
+    pub(crate) fn head_shape(&self, t: &mut Tensors<'_>) -> Result<HeadShape, String> {
+        let mut shapes = (self.n_layer()..self.blocks.len()).map(|il| self.shape_of(&self.blocks[il], &t.block(il)));
+        let first = shapes.next().ok_or("it has no NextN head")??;
+        for shape in shapes {
+            if shape? != first {
+                return Err("the layers of its NextN head differ from each other".into());
+            }
+        }
+        Ok(first)
+    }
+
+    fn shape_of(&self, block: &BlockConfig, t: &Scope<'_, '_>) -> Result<HeadShape, String> {
+        let attention = match &block.mixer {
+            MixerConfig::Attention(attention) => attention.shape(t)?,
+            MixerConfig::Latent(latent) => latent.shape(),
+            _ => return Err("its NextN head has no attention".into()),
         };
         if self.softcap.is_some() || self.factors != Factors::default() {
             return Err("its logits are capped, or factors stand between its layers".into());
         }
-        if block.norms.after.is_some() || self.mtp.layer_norm.is_some() {
-            return Err("its NextN head has norms after its parts, or a layer norm".into());
+        if block.norms.after.is_some() {
+            return Err("its NextN head has norms after its parts".into());
         }
         Ok(HeadShape {
             n_embd: self.n_embd,
@@ -150,8 +163,9 @@ impl DecoderConfig {
             pre_norm: self.mtp.pre_norm,
             chained: self.mtp.chained,
             ffn_norm: block.norms.ffn,
-            attention: attention.shape()?,
-            ffn: block.ffn.shape()?,
+            layer_norm: self.mtp.layer_norm,
+            attention,
+            ffn: block.ffn.shape(t)?,
         })
     }
 

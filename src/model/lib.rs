@@ -59,7 +59,10 @@ pub use draft_vocab::DraftVocab;
 pub use embedded::Embedded;
 pub use error::{LoadError, RunError};
 pub use fingerprint::Fingerprint;
-pub use head_shape::{HeadAttention, HeadFfn, HeadShape};
+pub use head_shape::{
+    HeadAttention, HeadExperts, HeadFfn, HeadGate, HeadGlu, HeadInner, HeadLatent, HeadRotation, HeadRouter,
+    HeadScores, HeadShape, HeadShared, HeadTemperature,
+};
 pub use load::{LoadOptions, map_shards};
 pub use memory_plan::{Facts, MemoryBytes, MemoryPlan, MemoryPlanner};
 pub use model::Model;

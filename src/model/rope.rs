@@ -4,6 +4,7 @@
 use ggml::Rope;
 
 use crate::error::LoadError;
+use crate::head_shape::HeadRotation;
 use crate::keys::{Keys, WIDTH};
 use crate::rope_options::RopeScaling;
 
@@ -203,18 +204,38 @@ pub(crate) fn without_yarn(rope: &Rope) -> Rope {
 
 /// What YaRN divides the frequency of each pair by. Source: Peng et al. 2023, 3.2, with borders that are not rounded.
 pub(crate) fn yarn_factors(rope: &Rope) -> Vec<f32> {
-    let (n_dims, base) = (f64::from(rope.n_dims), f64::from(rope.base));
+    divisors(rope, |low, high| (low, high)).map(|divisor| divisor as f32).collect()
+}
+
+/// The rotation as a NextN head has it: as ggml computes it, which rounds YaRN's borders to pairs. `freq_factors`: the model's
+/// factors on frequencies count.
+pub(crate) fn rotation_of_head(rope: &Rope, freq_factors: bool) -> HeadRotation {
+    let frequency = |i: i32| f64::from(rope.base).powf(-2.0 * f64::from(i) / f64::from(rope.n_dims));
+    let divisors = divisors(rope, |low, high| (low.floor(), high.ceil()));
+    let implied = if rope.ext_factor == 0.0 { 1.0 } else { 1.0 + 0.1 * (1.0 / rope.scale).ln() };
+    HeadRotation {
+        frequencies: (0..).zip(divisors).map(|(i, divisor)| frequency(i) / divisor).collect(),
+        freq_factors,
+        magnitude: rope.attn_factor * implied,
+        neox: rope.neox,
+    }
+}
+
+/// What the scaling of positions divides the frequency of each pair by. `round` makes of YaRN's borders those that count.
+fn divisors(rope: &Rope, round: fn(f64, f64) -> (f64, f64)) -> impl Iterator<Item = f64> {
+    let (n_dims, base, scale) = (f64::from(rope.n_dims), f64::from(rope.base), f64::from(rope.scale));
     let border = |rotations: f32| {
         let wave = f64::from(rope.n_ctx_orig) / (f64::from(rotations) * 2.0 * std::f64::consts::PI);
         n_dims * wave.ln() / (2.0 * base.ln())
     };
-    let (low, high) = (border(rope.beta_fast).max(0.0), border(rope.beta_slow).min(n_dims - 1.0));
-    let factor = |i: i32| {
+    let (low, high) = round(border(rope.beta_fast), border(rope.beta_slow));
+    let (low, high) = (low.max(0.0), high.min(n_dims - 1.0));
+    let extrapolated = f64::from(rope.ext_factor);
+    (0..rope.n_dims / 2).map(move |i| {
         let slow = ((f64::from(i) - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
-        let kept = (1.0 - slow) * f64::from(rope.ext_factor);
-        (1.0 / (f64::from(rope.scale) * (1.0 - kept) + kept)) as f32
-    };
-    (0..rope.n_dims / 2).map(factor).collect()
+        let kept = (1.0 - slow) * extrapolated;
+        1.0 / (scale * (1.0 - kept) + kept)
+    })
 }
 
 /// YaRN's factor on rotated values for a context stretched by `factor`.

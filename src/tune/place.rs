@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 use candle_core::Device;
-use model::{HeadFfn, HeadShape, Model};
+use model::{HeadShape, Model};
 
 /// Where a head is trained.
 #[derive(Clone, Debug)]
@@ -46,10 +46,7 @@ impl Place {
             return N_PART;
         }
         // What the graph keeps of a token for the way back, roughly, in numbers.
-        let n_ff = match shape.ffn {
-            HeadFfn::Dense { n_ff } => n_ff,
-            HeadFfn::Moe { n_ff, n_used, n_ff_shared, .. } => n_ff * n_used + n_ff_shared,
-        };
+        let n_ff = shape.ffn.n_inner();
         let n_head = shape.attention.n_head;
         let n_each = 32 * shape.n_embd + 8 * n_ff + n_head * (8 * n_ctx + 12 * shape.attention.d_k);
         (GRAPH_BYTES / (size_of::<f32>() * depth.max(1) * n_each)).clamp(N_PART / 2, 8 * N_PART) / 256 * 256

@@ -34,6 +34,8 @@ pub fn head(source: &NewHead, n_positions: usize, seed: u64, device: &Device) ->
             Some(numbers) => numbers,
             None => new(name, &ne, &final_norm, &mut rng),
         };
+        let n: usize = ne.iter().product();
+        ensure!(numbers.len() == n, "{}: {} numbers found, {ne:?} expected", t.name, numbers.len());
         let Some(layer) = layers.get_mut((il as usize).wrapping_sub(source.n_layer())) else {
             bail!("{}: not of the head", t.name)
         };
@@ -47,14 +49,41 @@ pub fn head(source: &NewHead, n_positions: usize, seed: u64, device: &Device) ->
 
 /// Names of the tensors that the function of a head reads; a norm before the feed-forward has one of several names.
 fn is_known(name: &str) -> bool {
-    let matrices = ["nextn.eh_proj", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
-    let experts = ["ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"];
-    let shared = ["ffn_gate_inp_shexp", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
-    let stem = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".bias"));
-    let Some(stem) = stem else { return false };
-    let is_norm = stem.ends_with("norm");
-    is_norm || matrices.contains(&stem) || experts.contains(&stem) || shared.contains(&stem)
+    let Some(stem) = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".bias")) else { return false };
+    stem.ends_with("norm") || KNOWN.contains(&stem)
 }
+
+/// Those that are no norms, without their endings.
+const KNOWN: [&str; 28] = [
+    "nextn.eh_proj",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_qkv",
+    "attn_output",
+    "attn_gate",
+    "attn_sinks",
+    "attn_q_a",
+    "attn_q_b",
+    "attn_kv_a_mqa",
+    "attn_k_b",
+    "attn_v_b",
+    "attn_kv_b",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+    "ffn_gate_inp",
+    "exp_probs_b",
+    "ffn_gate_exps",
+    "ffn_up_exps",
+    "ffn_down_exps",
+    "ffn_latent_down",
+    "ffn_latent_up",
+    "ffn_gate_inp_shexp",
+    "ffn_gate_shexp",
+    "ffn_up_shexp",
+    "ffn_down_shexp",
+];
 
 /// What a tensor of a new head begins as. Its output is at first its projection alone: what the blocks add begins at zero.
 fn new(name: &str, ne: &[usize], final_norm: &[f32], rng: &mut StdRng) -> Vec<f32> {
@@ -65,10 +94,14 @@ fn new(name: &str, ne: &[usize], final_norm: &[f32], rng: &mut StdRng) -> Vec<f3
     if name.contains("norm") {
         return vec![1.0; n];
     }
-    if name.ends_with(".bias") || name.starts_with("attn_output") || name.starts_with("ffn_down") {
+    // Gates are half open, and sinks a score among others.
+    let zero = ["attn_output", "ffn_down", "attn_gate", "attn_sinks"];
+    if name.ends_with(".bias") || zero.iter().any(|zero| name.starts_with(zero)) {
         return vec![0.0; n];
     }
-    let scale = (ne.first().copied().unwrap_or(1) as f32).sqrt().recip();
+    // Keys are made by the matrix that the file has for queries, the other way round.
+    let n_in = if name == "attn_k_b.weight" { ne.get(1) } else { ne.first() };
+    let scale = (n_in.copied().unwrap_or(1) as f32).sqrt().recip();
     (0..n).map(|_| normal(rng) * scale).collect()
 }
 

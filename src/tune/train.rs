@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use candle_core::{D, DType, Device, Tensor};
 use convert::heads::NewHead;
 
@@ -78,8 +78,9 @@ fn timed<T>(sum: &mut f64, work: impl FnOnce() -> T) -> T {
 #[derive(Debug)]
 struct Student {
     head: Head,
-    /// The output matrix, or the rows of it that drafts are made of: `[n_words, n_embd]`.
-    output: Tensor,
+    /// The output matrices of the layers, or the rows of them that drafts are made of: `[n_words, n_embd]` each. One where all
+    /// layers share it.
+    outputs: Vec<Tensor>,
     /// The row of each token in it.
     row_of: Option<HashMap<u32, u32>>,
     /// Words of the target model for each token.
@@ -114,24 +115,11 @@ impl Trainer {
         how: How,
     ) -> anyhow::Result<Self> {
         let device = head.device().clone();
-        let block = format!("blk.{}.nextn", source.n_layer());
-        let first_of = |names: &[&str]| -> anyhow::Result<String> {
-            let found = names.iter().find(|name| source.has(name)).map(|name| (*name).to_owned());
-            found.with_context(|| format!("{}: none of {} is there", source.path().display(), names.join(", ")))
-        };
-        let embedding = first_of(&[&format!("{block}.embed_tokens.weight"), "token_embd.weight"])?;
-        let output = first_of(&[&format!("{block}.shared_head_head.weight"), "output.weight", "token_embd.weight"])?;
-        let numbers = match words {
-            Some(words) => source.rows(&output, words)?,
-            None => source.floats(&output)?,
-        };
-        let numbers = numbers.context("the output matrix has rows")?;
-        let n_words = words.map_or(source.n_vocab(), <[u32]>::len);
-        let output = Tensor::from_vec(numbers, (n_words, source.shape().n_embd), &device)?;
+        let embedding = Embedding::of(&source, texts, &device)?;
+        let outputs = outputs(&source, words, &device)?;
         let row_of = words.map(|words| words.iter().zip(0..).map(|(&id, row)| (id, row)).collect());
-        let embedding = Embedding::of(&source, &embedding, texts, &device)?;
         let optimizer = Optimizer::default();
-        let student = Student { head, output, row_of, n_words: target.n_words(), how, device };
+        let student = Student { head, outputs, row_of, n_words: target.n_words(), how, device };
         let (spent, latest) = (Spent::default(), vec![Worth::default(); how.depth]);
         Ok(Self { source, student, optimizer, target, embedding, spent, pending: Vec::new(), latest })
     }
@@ -322,7 +310,8 @@ impl Student {
             }
             let out = out.flatten(0, 1)?; // [n_texts * n_rows, n_embd]
             let h = out.detach().index_select(&Tensor::new(&rows[..], &self.device)?, 0)?;
-            let (gradient, of) = self.loss(&h, &targets, learns.is_some())?;
+            let output = &self.outputs[k.min(self.outputs.len() - 1)];
+            let (gradient, of) = self.loss((&h, output), &targets, learns.is_some())?;
             counted.push(of);
             if let Some(gradient) = gradient {
                 let pull = (&out * self.spread(&gradient, &rows, out.dim(0)?)?)?.sum(D::Minus1)?.sum_all()?;
@@ -348,13 +337,18 @@ impl Student {
     }
 
     /// The gradient of the loss by some rows, where it is wanted, and what they are worth.
-    fn loss(&self, h: &Tensor, targets: &Targets, wanted: bool) -> candle_core::Result<(Option<Tensor>, Counted)> {
+    fn loss(
+        &self,
+        (h, output): (&Tensor, &Tensor),
+        targets: &Targets,
+        wanted: bool,
+    ) -> candle_core::Result<(Option<Tensor>, Counted)> {
         let how = (wanted, self.how.pull);
         if self.device.is_cpu() {
-            let (gradient, worth) = loss(h, &self.output, targets, how)?;
+            let (gradient, worth) = loss(h, output, targets, how)?;
             return Ok((gradient, Counted::Host(worth)));
         }
-        let (gradient, sums) = device_loss::loss(h, &self.output, targets, how)?;
+        let (gradient, sums) = device_loss::loss(h, output, targets, how)?;
         Ok((gradient, Counted::Device(sums)))
     }
 
@@ -411,13 +405,44 @@ impl Student {
     }
 }
 
+/// The first of `names` that a model or its head has a tensor of.
+fn first_of(source: &NewHead, names: &[&str]) -> anyhow::Result<String> {
+    let found = names.iter().find(|name| source.has(name)).map(|name| (*name).to_owned());
+    found.with_context(|| format!("{}: none of {} is there", source.path().display(), names.join(", ")))
+}
+
+/// [`Student::outputs`].
+fn outputs(source: &NewHead, words: Option<&[u32]>, device: &Device) -> anyhow::Result<Vec<Tensor>> {
+    let matrix = |name: &str| -> anyhow::Result<Tensor> {
+        let numbers = match words {
+            Some(words) => source.rows(name, words)?,
+            None => source.floats(name)?,
+        };
+        let numbers = numbers.with_context(|| format!("{name} has rows"))?;
+        let n_words = words.map_or(source.n_vocab(), <[u32]>::len);
+        Ok(Tensor::from_vec(numbers, (n_words, source.shape().n_embd), device)?)
+    };
+    let own = |k: usize| format!("blk.{}.nextn.shared_head_head.weight", source.n_layer() + k);
+    let own: Vec<_> = (0..source.n_layers()).map(|k| Some(own(k)).filter(|name| source.has(name))).collect();
+    let of_model = || first_of(source, &["output.weight", "token_embd.weight"]).and_then(|name| matrix(&name));
+    if own.iter().all(Option::is_none) {
+        return Ok(vec![of_model()?]);
+    }
+    own.into_iter().map(|name| name.map_or_else(of_model, |name| matrix(&name))).collect()
+}
+
 impl Embedding {
-    /// The rows of the matrix of that name.
-    fn of(source: &NewHead, name: &str, texts: &[Text], device: &Device) -> anyhow::Result<Self> {
+    /// That of `source`: the head's own, or the model's.
+    fn of(source: &NewHead, texts: &[Text], device: &Device) -> anyhow::Result<Self> {
+        let own = |k: usize| format!("blk.{}.nextn.embed_tokens.weight", source.n_layer() + k);
+        if let Some(k) = (1..source.n_layers()).find(|k| source.has(&own(*k))) {
+            bail!("{}: of a head's layers each with an embedding of its own none can be trained", own(k));
+        }
+        let name = first_of(source, &[&own(0), "token_embd.weight"])?;
         let ids: BTreeSet<u32> = texts.iter().flat_map(|text| &text.tokens).map(|token| token.0).collect();
         let ids: Vec<u32> = ids.into_iter().collect();
         let n_embd = source.shape().n_embd;
-        let numbers = source.rows(name, &ids)?.context("the embedding was found before")?;
+        let numbers = source.rows(&name, &ids)?.context("the embedding was found before")?;
         let rows = Tensor::from_vec(numbers, (ids.len(), n_embd), device)?;
         let table = Tensor::cat(&[&Tensor::zeros((1, n_embd), DType::F32, device)?, &rows], 0)?;
         Ok(Self { table, row_of: ids.into_iter().zip(1..).collect() })

@@ -44,6 +44,18 @@ const PER_BLOCK: [&str; 12] = [
     "swiglu_clamp_shexp",
 ];
 
+/// Those of [`PER_BLOCK`] that are 0 in blocks without the thing.
+const COUNTS: [&str; 4] =
+    ["attention.head_count_kv", "expert_feed_forward_length", "expert_used_count", "feed_forward_length"];
+
+/// The last value, or of a count the last that is not 0.
+fn last_of(array: &ArrayBuf, is_count: bool) -> Option<Key> {
+    let mut values: Vec<Key> = array.as_array().iter().map(Key::from).collect();
+    let counts = |value: &Key| value.as_u64().is_none_or(|n| n > 0);
+    let at = values.iter().rposition(|value| !is_count || counts(value));
+    at.or(values.len().checked_sub(1)).map(|at| values.swap_remove(at))
+}
+
 /// Cuts arrays of `n_block` values to `n_layer`.
 pub(crate) fn shorten(keys: &mut [(String, Key)], info: &ModelInfo) {
     for name in PER_BLOCK {
@@ -77,11 +89,11 @@ pub(crate) fn lengthen(
             });
             let last = match of_head {
                 Some(value) => value,
-                // The NextN block is one of attention; for the rest the last block of the main model, also one, is the
-                // model.
+                // The NextN block is one of attention; for the rest the last block of the main model is the model, or the last
+                // that has something where blocks are one thing each.
                 None if name == "attention.recurrent_layers" => Key::Bool(false),
-                None => match array.as_array().iter().last() {
-                    Some(value) => Key::from(value),
+                None => match last_of(array, COUNTS.contains(&name)) {
+                    Some(value) => value,
                     None => continue,
                 },
             };

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gguf::TensorType;
-use model::{HeadShape, Schema, TensorSchema};
+use model::{HeadShape, Schema, TensorSchema, block_of};
 
 use super::expected::vocab_size;
 use super::extract::{Extract, extract};
@@ -59,7 +59,14 @@ impl NewHead {
         for t in source.tensors.iter().filter(|t| !is_new && info.is_head(&t.name)) {
             own.insert(t.name.clone(), t.plan(0)?);
         }
-        Self::beside(source, info.content, own, (n_layers.unwrap_or(info.n_nextn.max(1)), is_new))
+        let n_layers = n_layers.unwrap_or(info.n_nextn.max(1));
+        // Lists of blocks say of the model's own head what its last layer does not.
+        let whole = (!own.is_empty()).then(|| source.model_keys());
+        let keys = |main: &Source, of_main: &ModelInfo| match whole {
+            Some(keys) => Ok(keys),
+            None => new_keys(main, of_main, n_layers, None),
+        };
+        Self::beside(source, info.content, own, (n_layers, is_new), keys)
     }
 
     /// The head of the file `head` beside `source`, a whole model, whose own head does not count.
@@ -74,8 +81,10 @@ impl NewHead {
             // Their files come after those of the model.
             own.insert(t.name.clone(), t.plan(source.inputs.len())?);
         }
-        let mut new = Self::beside(source, info.content, own, (donor.n_nextn, false))?;
-        new.main.inputs.extend(head.inputs);
+        let (n_layers, donor) = (donor.n_nextn, (head, donor));
+        let keys = |main: &Source, of_main: &ModelInfo| new_keys(main, of_main, n_layers, Some(&donor));
+        let mut new = Self::beside(source, info.content, own, (n_layers, false), keys)?;
+        new.main.inputs.extend(donor.0.inputs);
         Ok(new)
     }
 
@@ -89,12 +98,14 @@ impl NewHead {
         }
     }
 
-    /// Beside `source`, which holds `content`: a head of these tensors and so many layers, or a new one.
+    /// Beside `source`, which holds `content`: a head of these tensors and so many layers, or a new one. `keys` makes those of both
+    /// of the model without a head.
     fn beside(
         source: Source,
         content: Content,
         own: HashMap<String, TensorPlan>,
         (n_layers, is_new): (u64, bool),
+        keys: impl FnOnce(&Source, &ModelInfo) -> Result<Vec<(String, Key)>, Error>,
     ) -> Result<Self, Error> {
         let path = source.path.clone();
         let refused = |what: String| Error::input(&path, what);
@@ -109,12 +120,14 @@ impl NewHead {
         };
         main.tokenizer = tokenizer;
         let info = ModelInfo::with_blocks(&main)?;
-        let keys = new_keys(&main, &info, n_layers, None)?;
-        let has = |name: &str| own.contains_key(name) || main.tensor(name).is_some();
+        let keys = keys(&main, &info)?;
+        let of_new = |name: &str| is_new && info.is_head(name) && is_as_in(name, &main);
+        let has = |name: &str| own.contains_key(name) || main.tensor(name).is_some() || of_new(name);
         let schema = Schema::of(&metadata(&keys), n_vocab as usize, &has).map_err(|e| refused(e.to_string()))?;
         let shape = schema.head.map_err(|what| refused(format!("its head cannot be trained: {what}")))?;
         let is_wanted = |t: &TensorSchema| {
-            info.is_head(&t.name) && (t.required || own.contains_key(&t.name) || is_new && t.name.ends_with(HEAD_NORM))
+            let may = own.contains_key(&t.name) || of_new(&t.name) || is_new && t.name.ends_with(HEAD_NORM);
+            info.is_head(&t.name) && (t.required || may)
         };
         let wanted = schema.tensors.into_iter().filter(is_wanted).collect();
         Ok(Self { main, info, keys, shape, wanted, own, n_layers, n_vocab })
@@ -231,6 +244,12 @@ impl NewHead {
     }
 }
 
+/// Whether a new head gets a tensor of this name that it could do without: blocks of the model have it.
+fn is_as_in(name: &str, main: &Source) -> bool {
+    let Some((_, part)) = block_of(name).filter(|(_, part)| AS_IN_BLOCKS.contains(part)) else { return false };
+    main.tensors.iter().any(|t| block_of(&t.name).is_some_and(|(_, of_model)| of_model == part))
+}
+
 /// The type of a tensor whose numbers are made anew.
 fn type_of(own: &TensorPlan) -> Result<TensorType, Error> {
     let other =
@@ -250,3 +269,16 @@ const MAX_LAYERS: u64 = 16;
 
 /// A new head ends in a norm of its own: the model's is made for other hidden states.
 const HEAD_NORM: &str = "nextn.shared_head_norm.weight";
+
+/// What attention may have or not; a new head has it where the model's blocks do.
+const AS_IN_BLOCKS: [&str; 9] = [
+    "attn_qkv.weight",
+    "attn_qkv.bias",
+    "attn_q.bias",
+    "attn_k.bias",
+    "attn_v.bias",
+    "attn_q_norm.weight",
+    "attn_k_norm.weight",
+    "attn_gate.weight",
+    "attn_sinks.weight",
+];

@@ -7,6 +7,7 @@ use super::experts::Experts;
 use super::gated_ffn::limited_swiglu;
 use super::router::Route;
 use crate::error::LoadError;
+use crate::head_shape::HeadGlu;
 use crate::tensors::Scope;
 
 /// What an expert makes of its gate and up rows.
@@ -23,6 +24,18 @@ pub(crate) enum ExpertGlu {
     SquaredRelu,
     /// `min(silu(gate), limit) * clamp(up, -limit, limit)`.
     Limited { limit: f32 },
+}
+
+impl ExpertGlu {
+    /// As a NextN head has it, if it can be said.
+    pub(crate) fn shape(self) -> Option<HeadGlu> {
+        match self {
+            Self::Silu => Some(HeadGlu::Silu),
+            Self::Limited { limit } => Some(HeadGlu::Limited(limit)),
+            Self::SquaredRelu => Some(HeadGlu::SquaredRelu),
+            Self::Gelu | Self::Clamped { .. } => None,
+        }
+    }
 }
 
 /// What a layer's experts are.

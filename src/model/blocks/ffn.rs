@@ -6,7 +6,7 @@ use super::gated_ffn::{Activation, GatedFfn};
 use super::moe::{MoeConfig, MoeFfn, MoeKind};
 use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
-use crate::head_shape::HeadFfn;
+use crate::head_shape::{HeadFfn, HeadGlu, HeadInner};
 use crate::keys::{Keys, MAX_BLOCKS};
 use crate::tensors::Scope;
 
@@ -111,12 +111,18 @@ impl FfnConfig {
         }
     }
 
-    /// As a NextN head has it; else what of it cannot be said.
-    pub(crate) fn shape(&self) -> Result<HeadFfn, String> {
-        match self {
-            Self::Dense { n_ff, fused: false, .. } => Ok(HeadFfn::Dense { n_ff: *n_ff }),
-            Self::Moe(moe) => moe.shape(),
-            _ => Err("the feed-forward of its NextN head is of another kind than SwiGLU".into()),
+    /// As a NextN head has it in the block of `t`; else what of it cannot be said.
+    pub(crate) fn shape(&self, t: &Scope<'_, '_>) -> Result<HeadFfn, String> {
+        let dense = |n_ff, glu| Ok(HeadFfn::Dense(HeadInner { n_ff, glu }));
+        match *self {
+            Self::Dense { n_ff, fused: false, .. } => dense(n_ff, HeadGlu::Silu),
+            Self::SquaredRelu { n_ff } => dense(n_ff, HeadGlu::SquaredRelu),
+            Self::Moe(moe) => moe.shape().map(HeadFfn::Moe),
+            Self::Either { moe, likely, .. } if has_experts(t, likely) => moe.shape().map(HeadFfn::Moe),
+            Self::Either { n_ff, limit, .. } => dense(n_ff, limit.map_or(HeadGlu::Silu, HeadGlu::Limited)),
+            Self::Dense { .. } | Self::Geglu { .. } | Self::None => {
+                Err("the feed-forward of its NextN head is of another kind than SwiGLU or a squared ReLU".into())
+            }
         }
     }
 
@@ -135,6 +141,12 @@ impl FfnConfig {
     }
 }
 
+/// Whether the block of `t` has experts, where its tensors tell.
+fn has_experts(t: &Scope<'_, '_>, likely: Likely) -> bool {
+    let dense = t.has("ffn_gate.weight") || t.has("ffn_up.weight") || likely == Likely::Dense;
+    t.has("ffn_gate_inp.weight") || !dense
+}
+
 /// The weights of a layer's feed-forward.
 pub(crate) enum Ffn {
     Dense(GatedFfn),
@@ -151,8 +163,7 @@ impl Ffn {
                 Self::Dense(GatedFfn::open(t, "", n_embd, n_ff, false, false)?.with(Activation::Gelu))
             }
             FfnConfig::Either { n_ff, moe, limit, likely } => {
-                let dense = t.has("ffn_gate.weight") || t.has("ffn_up.weight") || likely == Likely::Dense;
-                if t.has("ffn_gate_inp.weight") || !dense {
+                if has_experts(t, likely) {
                     return Self::open(t, n_embd, FfnConfig::Moe(moe));
                 }
                 if n_ff == 0 {

@@ -13,8 +13,9 @@ use super::linear::{Linear, by_head};
 use super::rms_norm::RmsNorm;
 use super::temperature::Temperature;
 use crate::error::LoadError;
+use crate::head_shape::{HeadAttention, HeadLatent};
 use crate::keys::{Keys, WIDTH};
-use crate::rope::rope_and_scores;
+use crate::rope::{rope_and_scores, rotation_of_head};
 use crate::step::AttentionInputs;
 use crate::tensors::Scope;
 
@@ -82,6 +83,27 @@ impl LatentConfig {
             rope,
         };
         Ok(n_head.into_iter().map(|n_head| Self { n_head, ..config }).collect())
+    }
+
+    /// As a NextN head has it.
+    pub(crate) fn shape(&self) -> HeadAttention {
+        let Self { n_head, n_kv_lora, d_nope, d_rope, d_v, scale, .. } = *self;
+        let latent = HeadLatent { n_kv_lora, d_rope, low_rank_q: self.n_q_lora.is_some(), by_head: self.split };
+        HeadAttention {
+            n_head,
+            n_head_kv: n_head,
+            d_k: d_nope + d_rope,
+            d_v,
+            scale,
+            window: None,
+            sinks: false,
+            value_scale: 1.0,
+            qk_norm: false,
+            gate: None,
+            rotation: rotation_of_head(&self.rope, false),
+            temperature: self.temperature.map(|t| t.shape()),
+            latent: Some(latent),
+        }
     }
 
     /// The state that such a layer keeps.

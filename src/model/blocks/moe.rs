@@ -9,7 +9,7 @@ use super::linear::{Linear, updated, vector};
 use super::router::{Router, RouterConfig, RouterKind};
 use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
-use crate::head_shape::HeadFfn;
+use crate::head_shape::{HeadExperts, HeadGlu, HeadInner, HeadShared};
 use crate::keys::Keys;
 use crate::tensors::Scope;
 
@@ -115,14 +115,24 @@ impl MoeConfig {
     }
 
     /// As a NextN head has it; else what of it cannot be said.
-    pub(crate) fn shape(&self) -> Result<HeadFfn, String> {
-        let Self { kind, n_ff, n_ff_shared, n_latent, shared_limit, .. } = *self;
-        let (n_expert, n_used, norm) = self.router.by_softmax()?;
-        let plain = matches!(kind.glu, ExpertGlu::Silu) && n_latent.is_none() && shared_limit.is_none();
-        if !plain || (n_ff_shared > 0 && kind.shared != SharedExpert::Gated) {
-            return Err("the experts of its NextN head are of another kind than SwiGLU".into());
-        }
-        Ok(HeadFfn::Moe { n_expert, n_used, n_ff, norm, n_ff_shared })
+    pub(crate) fn shape(&self) -> Result<HeadExperts, String> {
+        let Self { router, kind, n_ff, n_ff_shared, n_latent, shared_limit } = *self;
+        let glu = kind.glu.shape().filter(|_| !kind.bias);
+        let glu = glu.ok_or("the experts of its NextN head are of another kind than SwiGLU or a squared ReLU")?;
+        let of_shared = match glu {
+            HeadGlu::SquaredRelu => HeadGlu::SquaredRelu,
+            _ => shared_limit.map_or(HeadGlu::Silu, HeadGlu::Limited),
+        };
+        let shared = HeadShared {
+            inner: HeadInner { n_ff: n_ff_shared, glu: of_shared },
+            gated: kind.shared == SharedExpert::Gated,
+        };
+        Ok(HeadExperts {
+            router: router.shape()?,
+            each: HeadInner { n_ff, glu },
+            shared: (n_ff_shared > 0).then_some(shared),
+            narrow: n_latent.is_some(),
+        })
     }
 
     /// The same with limits on the experts and on the shared one.

@@ -5,6 +5,7 @@ use ggml::{Dtype, Graph, Tensor, WeightId};
 
 use super::linear::{Linear, vector};
 use crate::error::LoadError;
+use crate::head_shape::{HeadRouter, HeadScores};
 use crate::keys::Keys;
 use crate::tensors::Scope;
 
@@ -93,15 +94,19 @@ impl RouterConfig {
         Ok(Self { kind: RouterKind { gating, norm, ..kind }, n_expert, n_used, groups, scale })
     }
 
-    /// Experts, those of a token, and whether their weights are divided by their sum, of a router that is a softmax and nothing
-    /// more; else what it is.
-    pub(crate) fn by_softmax(&self) -> Result<(usize, usize, bool), String> {
+    /// As a NextN head has it; else what of it cannot be said.
+    pub(crate) fn shape(&self) -> Result<HeadRouter, String> {
         let Self { kind, n_expert, n_used, groups, scale } = *self;
-        let plain = kind.gating == Gating::Softmax && !kind.correction && !kind.input_scale;
-        if !plain || groups.is_some() || scale != 1.0 {
-            return Err("the router of its NextN head is more than a softmax".into());
+        if kind.input_scale {
+            return Err("the router of its NextN head has a factor on its input".into());
         }
-        Ok((n_expert, n_used, kind.norm))
+        let scores = match kind.gating {
+            Gating::Softmax => HeadScores::Softmax,
+            Gating::Sigmoid => HeadScores::Sigmoid,
+            Gating::SoftmaxOfChosen => HeadScores::SoftmaxOfChosen,
+        };
+        let groups = groups.map(|groups| (groups.n, groups.n_used));
+        Ok(HeadRouter { n_expert, n_used, scores, groups, norm: kind.norm.then_some(MIN_WEIGHT_SUM), scale })
     }
 }
 

@@ -8,9 +8,9 @@ use super::linear::{Linear, vector};
 use super::rms_norm::RmsNorm;
 use super::temperature::Temperature;
 use crate::error::LoadError;
-use crate::head_shape::HeadAttention;
+use crate::head_shape::{HeadAttention, HeadGate};
 use crate::keys::{Keys, WIDTH};
-use crate::rope::{rope, rope_swa, without_yarn, yarn_factors};
+use crate::rope::{rope, rope_swa, rotation_of_head, without_yarn, yarn_factors};
 use crate::step::AttentionInputs;
 use crate::tensors::Scope;
 
@@ -200,37 +200,37 @@ impl AttentionConfig {
         }
     }
 
-    /// As a NextN head has it; else what of it cannot be said.
-    pub(crate) fn shape(&self) -> Result<HeadAttention, String> {
-        let Self { kind, n_head, n_head_kv, d_k, d_v, scale, rope, .. } = *self;
-        let yarn = rope.is_some_and(|rope| rope.ext_factor != 0.0 || rope.attn_factor != 1.0);
+    /// As a NextN head has it in the block of `t`; else what of it cannot be said.
+    pub(crate) fn shape(&self, t: &Scope<'_, '_>) -> Result<HeadAttention, String> {
+        let Self { kind, n_head, n_head_kv, d_k, d_v, scale, window, rope, .. } = *self;
         let refused = [
             (self.n_in != self.n_embd, "an input of another width"),
-            (self.window.is_some(), "a window"),
             (self.softcap.is_some(), "capped scores"),
-            (self.value_scale.is_some(), "a factor on values"),
-            (self.long_above.is_some() || yarn, "rotations of long contexts"),
-            (self.temperature.is_some(), "scores that grow with positions"),
-            (kind.sinks, "attention sinks"),
-            (kind.head_gate || kind.wide_factors, "a gate or factors of another kind"),
+            (self.long_above.is_some() || kind.exact_yarn, "rotations of long contexts"),
             (n_head_kv == 0 || n_head % n_head_kv.max(1) != 0, "no heads"),
         ];
         if let Some((_, what)) = refused.iter().find(|(is_there, _)| *is_there) {
             return Err(format!("the attention of its NextN head has {what}"));
         }
+        let gate = match kind.head_gate && t.has("attn_gate.weight") {
+            true => Some(HeadGate::Heads),
+            false => kind.gate.then_some(HeadGate::Elements),
+        };
+        let factors = kind.freq_factors && !kind.own_frequencies;
         Ok(HeadAttention {
             n_head,
             n_head_kv,
             d_k,
             d_v,
             scale,
-            qk_norm: kind.qk_norm,
-            gate: kind.gate,
-            n_rot: rope.map_or(0, |rope| rope.n_dims as usize),
-            neox: kind.neox,
-            rope_base: rope.map_or(1.0, |rope| rope.base),
-            rope_scale: rope.map_or(1.0, |rope| rope.scale),
-            freq_factors: kind.freq_factors && !kind.own_frequencies,
+            window,
+            sinks: kind.sinks || kind.sinks_if_there && t.has("attn_sinks.weight"),
+            value_scale: self.value_scale.unwrap_or(1.0),
+            qk_norm: kind.qk_norm || kind.qk_norm_if_there && t.has("attn_q_norm.weight"),
+            gate,
+            rotation: rope.map(|rope| rotation_of_head(&rope, factors)).unwrap_or_default(),
+            temperature: self.temperature.map(|t| t.shape()),
+            latent: None,
         })
     }
 

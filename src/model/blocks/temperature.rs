@@ -3,6 +3,7 @@
 use ggml::{Dtype, Graph, Tensor};
 
 use crate::error::LoadError;
+use crate::head_shape::HeadTemperature;
 use crate::keys::Keys;
 use crate::rope::n_ctx_orig;
 
@@ -18,6 +19,11 @@ impl Temperature {
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Option<Self>, LoadError> {
         let rate = keys.float("attention.temperature_scale", 0.0..=1e3)?.filter(|&rate| rate > 0.0);
         rate.map(|rate| Ok(Self { rate, stretch: n_ctx_orig(keys)? })).transpose()
+    }
+
+    /// As a NextN head has it.
+    pub(crate) fn shape(&self) -> HeadTemperature {
+        HeadTemperature { rate: self.rate, stretch: self.stretch }
     }
 
     /// `q: [d_k, n_head, n_tokens]`, `positions: [n_tokens]` (i32); gives the shape of `q`.

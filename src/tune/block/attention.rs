@@ -4,22 +4,43 @@
 use candle_core::{D, Result, Tensor};
 use model::HeadAttention;
 
-use super::rotation::Rotation;
+use super::queries::{Cells, Queries};
+use super::rotation::Positions;
 use super::weights::Layer;
 
-/// Keys and values of rows, `[n_texts, n_head_kv, n_rows, d]`, keys rotated.
-#[derive(Clone, Debug)]
-pub(super) struct Cells {
-    k: Tensor,
-    v: Tensor,
-}
-
-/// What a row sees: of `text` the rows up to its own, of each of `chain` the row of its own number.
+/// What a row sees: of `text` the rows that the mask leaves, of each of `chain` the row of its own number.
 pub(super) struct Seen<'a> {
     pub(super) text: Option<&'a Cells>,
+    /// Those within the window.
     pub(super) chain: &'a [Cells],
     /// [`mask`] of at least as many rows.
     pub(super) mask: &'a Tensor,
+}
+
+/// What rows of texts of one length see.
+pub(super) struct Sight {
+    window: Option<usize>,
+    mask: Tensor,
+    /// Places by which the rows of the mask stand after those of the text.
+    ahead: usize,
+}
+
+impl Sight {
+    /// In texts of `n` tokens, through a window, if there is one.
+    pub(super) fn new(n: usize, window: Option<usize>, like: &Tensor) -> Result<Self> {
+        Ok(Self { window, mask: mask(n, 0, window, like)?, ahead: 0 })
+    }
+
+    /// Rows that stand `ahead` places after those of `text`, at the end of `chain`.
+    pub(super) fn of<'a>(&'a mut self, ahead: usize, text: Option<&'a Cells>, chain: &'a [Cells]) -> Result<Seen<'a>> {
+        // Without a window one is for all drafts: on a GPU each would be a copy from the host.
+        if ahead != self.ahead && self.window.is_some() {
+            self.mask = mask(self.mask.dim(0)?, ahead, self.window, &self.mask)?;
+            self.ahead = ahead;
+        }
+        let n_seen = self.window.map_or(chain.len(), |window| chain.len().min(window.saturating_sub(1)));
+        Ok(Seen { text, chain: &chain[chain.len() - n_seen..], mask: &self.mask })
+    }
 }
 
 /// Minus infinity for scores: finite, so that nothing becomes NaN.
@@ -29,53 +50,53 @@ const MASKED: f32 = -1e30;
 /// matrix, and the cells of these rows. Without a text in `seen` the rows are the text themselves.
 pub(super) fn attend(
     shape: &HeadAttention,
-    (layer, rotation): (&Layer, Option<&Rotation>),
+    (layer, positions): (&Layer, &Positions),
     eps: f32,
     (x, first): (&Tensor, usize),
     seen: &Seen<'_>,
 ) -> Result<(Tensor, Cells)> {
-    let HeadAttention { n_head, n_head_kv, d_k, d_v, .. } = *shape;
     let (n_texts, n_rows, _) = x.dims3()?;
+    let Queries { q, cells, gate } = Queries::of(shape, (layer, eps), x, |x| positions.turn(x, first))?;
+    let q = (positions.lengthened(q, first)? * f64::from(shape.scale))?;
+    let sinks = if shape.sinks { Some(layer.get("attn_sinks.weight")?) } else { None };
+    let o = mixed(&q, sinks, &cells, seen)?; // [n_texts, n_head, n_rows, d_v]
+    let o = if shape.value_scale == 1.0 { o } else { (o * f64::from(shape.value_scale))? };
+    let o = o.transpose(1, 2)?.contiguous()?; // [n_texts, n_rows, n_head, d_v]
+    let o = match gate {
+        Some(gate) => o.broadcast_mul(&sigmoid(&gate)?)?,
+        None => o,
+    };
+    Ok((o.reshape((n_texts, n_rows, shape.n_head * shape.d_v))?, cells))
+}
+
+/// The values of all that is seen, by a softmax of their scores and of those in `sinks: [n_head]`. `q: [n_texts, n_head, n_rows,
+/// d_k]` times the factor on scores, `cells` are those of the same rows; gives `[n_texts, n_head, n_rows, d_v]`.
+fn mixed(q: &Tensor, sinks: Option<&Tensor>, cells: &Cells, seen: &Seen<'_>) -> Result<Tensor> {
+    let (n_texts, n_head, n_rows, d_k) = q.dims4()?;
+    let (n_head_kv, d_v) = (cells.k.dim(1)?, cells.v.dim(D::Minus1)?);
     let n_group = n_head / n_head_kv;
-    let project = |name: &str| layer.linear(name, x);
-    let q = project("attn_q")?;
-    let (q, gate) = if shape.gate {
-        let q = q.reshape((n_texts, n_rows, n_head, 2 * d_k))?;
-        (q.narrow(D::Minus1, 0, d_k)?.contiguous()?, Some(q.narrow(D::Minus1, d_k, d_k)?.contiguous()?))
-    } else {
-        (q.reshape((n_texts, n_rows, n_head, d_k))?, None)
-    };
-    let k = project("attn_k")?.reshape((n_texts, n_rows, n_head_kv, d_k))?;
-    let v = project("attn_v")?.reshape((n_texts, n_rows, n_head_kv, d_v))?;
-    let (q, k) = if shape.qk_norm {
-        (layer.norm("attn_q_norm.weight", &q, eps)?, layer.norm("attn_k_norm.weight", &k, eps)?)
-    } else {
-        (q, k)
-    };
-    let by_head = |x: Tensor| x.transpose(1, 2)?.contiguous(); // [n_texts, heads, n_rows, d]
-    let turn = |x: Tensor| rotation.map_or_else(|| Ok(x.clone()), |rotation| rotation.turn(&x, first));
-    let (q, k, v) = (turn(by_head(q)?)?, turn(by_head(k)?)?, by_head(v)?);
-    let cells = Cells { k, v };
-    let text = seen.text.unwrap_or(&cells);
+    let text = seen.text.unwrap_or(cells);
     let n_cells = text.k.dim(2)?;
 
-    let q = (q.reshape((n_texts, n_head_kv, n_group * n_rows, d_k))? * f64::from(shape.scale))?;
-    let scores = q.matmul(&text.k.t()?)?; // [n_texts, n_head_kv, n_group * n_rows, n_cells]
-    let scores = scores.reshape((n_texts, n_head_kv * n_group, n_rows, n_cells))?;
+    let folded = q.reshape((n_texts, n_head_kv, n_group * n_rows, d_k))?;
+    let scores = folded.matmul(&text.k.t()?)?; // [n_texts, n_head_kv, n_group * n_rows, n_cells]
+    let scores = scores.reshape((n_texts, n_head, n_rows, n_cells))?;
     // Whole rows in memory, as the library adds those fastest.
     let mask = seen.mask.narrow(0, 0, n_rows)?.narrow(1, 0, n_cells)?.contiguous()?;
-    let scores = scores.broadcast_add(&mask)?;
-    let q = q.reshape((n_texts, n_head_kv, n_group, n_rows, d_k))?;
+    let mut parts = vec![scores.broadcast_add(&mask)?];
     // The rows of a chain, and where this one is not of the text itself, it too.
     let own: Vec<&Cells> = match seen.text {
-        Some(_) => seen.chain.iter().chain([&cells]).collect(),
+        Some(_) => seen.chain.iter().chain([cells]).collect(),
         None => Vec::new(),
     };
     let cut = |x: &Tensor| x.narrow(2, 0, n_rows)?.unsqueeze(2); // [n_texts, n_head_kv, 1, n_rows, d]
-    let mut parts = vec![scores];
+    let q = q.reshape((n_texts, n_head_kv, n_group, n_rows, d_k))?;
     for cells in &own {
         let score = q.broadcast_mul(&cut(&cells.k)?)?.sum_keepdim(D::Minus1)?;
         parts.push(score.reshape((n_texts, n_head, n_rows, 1))?);
+    }
+    if let Some(sinks) = sinks {
+        parts.push(sinks.reshape((1, n_head, 1, 1))?.broadcast_as((n_texts, n_head, n_rows, 1))?.contiguous()?);
     }
     let all = softmax(&if parts.len() == 1 { parts.remove(0) } else { Tensor::cat(&parts, D::Minus1)? })?;
     let of_text = all.narrow(D::Minus1, 0, n_cells)?.contiguous()?;
@@ -86,17 +107,13 @@ pub(super) fn attend(
         let share = share.reshape((n_texts, n_head_kv, n_group, n_rows, 1))?;
         o = (o + share.broadcast_mul(&cut(&cells.v)?)?)?;
     }
-    let o = o.reshape((n_texts, n_head, n_rows, d_v))?.transpose(1, 2)?.contiguous()?; // [n_texts, n_rows, n_head, d_v]
-    let o = match gate {
-        Some(gate) => (o * sigmoid(&gate)?)?,
-        None => o,
-    };
-    Ok((o.reshape((n_texts, n_rows, n_head * d_v))?, cells))
+    o.reshape((n_texts, n_head, n_rows, d_v))
 }
 
-/// Row `i` sees the cells up to `i`: `[n, n]`.
-pub(super) fn mask(n: usize, like: &Tensor) -> Result<Tensor> {
-    let of = |row: usize| (0..n).map(move |cell| if cell <= row { 0.0 } else { MASKED });
+/// Row `i`, which stands `ahead` places after cell `i`, sees the cells up to `i` that are within the window: `[n, n]`.
+fn mask(n: usize, ahead: usize, window: Option<usize>, like: &Tensor) -> Result<Tensor> {
+    let sees = |row: usize, cell: usize| cell <= row && window.is_none_or(|window| row + ahead - cell < window);
+    let of = |row: usize| (0..n).map(move |cell| if sees(row, cell) { 0.0 } else { MASKED });
     Tensor::from_vec((0..n).flat_map(of).collect::<Vec<f32>>(), (n, n), like.device())?.to_dtype(like.dtype())
 }
 

@@ -1,4 +1,5 @@
-//! The numbers of a head while they are trained: one variable for each tensor, one for each expert.
+//! The numbers of a head while they are trained: one variable for each tensor; of experts, and of heads with matrices of their own, one
+//! for each matrix.
 //! Owns names and shapes; GGUF's `[n_in, n_out]` are matrices of `n_out` rows here.
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,14 +14,14 @@ pub struct Layer {
     fixed: HashMap<String, Tensor>,
 }
 
-/// What stands between the name of a tensor of experts and the number of one.
-const EXPERT: char = '#';
+/// What stands between the name of a tensor of several matrices and the number of one.
+const MATRIX: char = '#';
 
 /// A tensor of a file: its name there, its shape, its numbers.
 pub type Numbers = (String, Vec<usize>, Vec<f32>);
 
 impl Layer {
-    /// Out of tensors with their shapes as GGUF has them, computed in `dtype`. Of three dimensions the last one counts experts.
+    /// Out of tensors with their shapes as GGUF has them, computed in `dtype`. Of three dimensions the last one counts matrices.
     pub fn new(tensors: Vec<Numbers>, dtype: DType, device: &Device) -> Result<Self> {
         let mut vars = BTreeMap::new();
         let var = |numbers: &[f32], shape: &[usize]| {
@@ -28,9 +29,9 @@ impl Layer {
         };
         for (name, ne, numbers) in tensors {
             match ne[..] {
-                [n_in, n_out, n_expert] => {
-                    for (id, numbers) in numbers.chunks_exact(n_in * n_out).enumerate().take(n_expert) {
-                        vars.insert(format!("{name}{EXPERT}{id:04}"), var(numbers, &[n_out, n_in])?);
+                [n_in, n_out, n_matrices] => {
+                    for (id, numbers) in numbers.chunks_exact(n_in * n_out).enumerate().take(n_matrices) {
+                        vars.insert(format!("{name}{MATRIX}{id:04}"), var(numbers, &[n_out, n_in])?);
                     }
                 }
                 [n_in, n_out] => drop(vars.insert(name, var(&numbers, &[n_out, n_in])?)),
@@ -49,7 +50,7 @@ impl Layer {
     pub fn numbers(&self) -> Result<HashMap<String, Vec<f32>>> {
         let mut all: HashMap<String, Vec<f32>> = HashMap::new();
         for (name, var) in &self.vars {
-            let tensor = name.split(EXPERT).next().unwrap_or(name);
+            let tensor = name.split(MATRIX).next().unwrap_or(name);
             all.entry(tensor.to_owned())
                 .or_default()
                 .extend(var.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?);
@@ -73,7 +74,18 @@ impl Layer {
 
     /// `x: [n, n_in]` through the matrix of one expert.
     pub(super) fn expert(&self, name: &str, id: usize, x: &Tensor) -> Result<Tensor> {
-        product(x, self.get(&format!("{name}.weight{EXPERT}{id:04}"))?)
+        product(x, self.get(&format!("{name}.weight{MATRIX}{id:04}"))?)
+    }
+
+    /// All `n` matrices of a tensor of three dimensions, `[n, n_out, n_in]`.
+    pub(super) fn matrices(&self, name: &str, n: usize) -> Result<Tensor> {
+        let each = (0..n).map(|id| self.get(&format!("{name}.weight{MATRIX}{id:04}")).cloned());
+        Tensor::stack(&each.collect::<Result<Vec<_>>>()?, 0)
+    }
+
+    /// The last dimension has a mean of zero and a variance of one, then each element has its factor.
+    pub(super) fn layer_norm(&self, name: &str, x: &Tensor, eps: f32) -> Result<Tensor> {
+        self.norm(name, &x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?, eps)
     }
 
     /// The root mean square of the last dimension becomes one, then each element has its factor.
