@@ -138,7 +138,7 @@ def lines(source, target):
         except Exception as error:  # Whatever Python has against it.
             rows.append({"error": f"{type(error).__name__}: {error}"})
     with open(target, "w", encoding="utf-8") as file:
-        file.write("[\n" + ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n")
+        file.write("[\n" + ",\n".join(json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in rows) + "\n]\n")
     print(f"{len(rows)} lines, {sum('error' in row for row in rows)} of them refused")
 
 
@@ -160,7 +160,7 @@ def main():
             chat["error"] = str(error)
         chats.append(chat)
     with open(target, "w", encoding="utf-8") as file:
-        file.write("[\n" + ",\n".join(json.dumps(chat, ensure_ascii=False) for chat in chats) + "\n]\n")
+        file.write("[\n" + ",\n".join(json.dumps(chat, ensure_ascii=False, separators=(",", ":")) for chat in chats) + "\n]\n")
     print(f"{len(chats)} chats, {sum('error' in c for c in chats)} of them refused by the template")
 
 

@@ -28,4 +28,4 @@ for entry in json.loads((tiny / "list.json").read_text()):
     golden[entry["name"]] = {"best": rows.argmax(-1).tolist(), "last": [round(float(v), 5) for v in rows[-1]]}
 out = Path(__file__).resolve().parents[3] / "tests/golden/tiny/llamacpp.json"
 out.parent.mkdir(exist_ok=True)
-out.write_text("{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in golden.items()) + "\n}\n")
+out.write_text("{\n" + ",\n".join(f"{json.dumps(name)}:{json.dumps(value, separators=(',', ':'))}" for name, value in golden.items()) + "\n}\n")

@@ -3,8 +3,8 @@
 
 use crate::support::{In, Rng, alone, assert_close, assert_same_bits, no_weights, run_over};
 use ggml::{
-    Data, DeltaRule, Device, Dtype, Executor, Graph, Name, PastState, Snapshots, StateBuffer, StateId, StateSpec,
-    Tensor,
+    Data, DeltaRule, Device, Dtype, Executor, Graph, LoggedStep, Logs, Name, PastState, Snapshots, StateBuffer,
+    StateId, StateSpec, Tensor,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -368,4 +368,81 @@ fn the_kernel_gives_a_token_its_bits_alone_and_in_company() {
         // Plane 1 has the newest; slot 1 of two.
         assert_same_bits(&state, &rows[(z.n_tokens - t) * 2 + 1], "a snapshot");
     }
+}
+
+/// A step of [`Graph::delta_rule_logged`] over state rows of two slots on three planes, of which the last has the logs. What each
+/// sequence begins with: the entry of its first logged token and how many there are.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+fn logged(
+    z: Sizes,
+    inputs: &[In],
+    (state, id): (&StateBuffer, StateId),
+    (entries, step, capacity): ([[usize; 2]; 2], LoggedStep, usize),
+) -> Vec<f32> {
+    let build = |g: &Graph<'_>| {
+        let [q, k, v, decay, beta] = [0, 1, 2, 3, 4].map(|i| {
+            let In::F32(ne, _) = &inputs[i] else { unreachable!("as made by `operands`") };
+            g.input(Name("in", i as u32), Dtype::F32, ne.map(|n| n as i64))
+        });
+        let d = z.s as i64;
+        let all = g.reshape(g.state(state, id), [d, d, z.n_v as i64, 6]);
+        let [read, places, steps] =
+            [1, 2, 3].map(|n| g.input(Name("numbers", n), Dtype::I32, [2 * i64::from(n), 1, 1, 1]));
+        let x = DeltaRule { q, k, v, g: decay, beta, state: PastState::Among(all, read) };
+        g.output("out", g.delta_rule_logged(&x, Logs { places, steps, capacity }));
+    };
+    let _alone = alone();
+    let mut executor: Executor<u32> = Executor::new(no_weights(), 2).unwrap();
+    let values: Vec<_> = inputs[..5].iter().map(In::f32).collect();
+    let mut data: Vec<_> = (0..5).map(|i| (Name("in", i as u32), Data::F32(&values[i]))).collect();
+    let steps: Vec<i32> = entries.iter().flat_map(|[first, n]| [*first as i32, *n as i32, step.number()]).collect();
+    let numbers: [&[i32]; 3] = [&[0, 1], &[0, 4, 1, 5], &steps];
+    data.extend((1..4).zip(numbers).map(|(n, numbers)| (Name("numbers", n), Data::I32(numbers))));
+    let mut out = Vec::new();
+    executor.run(&0, 64, build, &data).unwrap().f32("out", &mut out).unwrap();
+    out
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[test]
+fn logged_tokens_go_into_the_bits_of_later_steps() {
+    let mut rng = Rng::new(68);
+    let (z, capacity) = (Sizes { s: 64, n_k: 2, n_v: 4, n_tokens: 3, n_seqs: 2 }, 7);
+    let (mut state, id) = rows(z, 2, 3);
+    let inputs = operands(&mut rng, z);
+    let bytes: Vec<u8> = inputs[5].f32().iter().flat_map(|v| v.to_le_bytes()).collect();
+    state.write(id, 0, &bytes).unwrap();
+    // The reference keeps the states after two tokens of the first sequence and one of the second.
+    let (out, _, [_, planes]) = ruled(z, &inputs, (0, 1, 3), (2, true));
+    assert_same_bits(&logged(z, &inputs, (&state, id), ([[5, 0], [0, 0]], LoggedStep::Log, capacity)), &out, "a step");
+    let n = z.s * z.s * z.n_v;
+    assert_same_bits(&read(&state, id, 0, n), &inputs[5].f32()[..n], "nothing but the log is written");
+    // Three slots: the newest states of planes 1 to 3, back from the last token.
+    let kept: Vec<f32> = [&planes[2 * 3 + 1][..], &planes[3 * 3 + 2][..]].concat();
+    let next = operands(&mut rng, z);
+    let mut of_next: Vec<In> = next.to_vec();
+    of_next[5] = In::F32([z.s, z.s, z.n_v, 2], kept.clone());
+    let of_next: [In; 6] = of_next.try_into().unwrap_or_else(|_| panic!("six"));
+    let (out, _, [_, planes]) = ruled(z, &of_next, (0, 1, 1), (2, true));
+    let entries = [[5, 2], [0, 1]];
+    let found = logged(z, &next, (&state, id), (entries, LoggedStep::WriteAndLog, capacity));
+    assert_same_bits(&found, &out, "a step after logged tokens");
+    assert_same_bits(&[read(&state, id, 0, n), read(&state, id, 1, n)].concat(), &kept, "what was logged is written");
+    let entries = [[0, 3], [1, 3]];
+    let mut whole = [read(&state, id, 0, n), read(&state, id, 1, n)];
+    for ((whole, row), [first, n_logged]) in whole.iter_mut().zip([4, 5]).zip(entries) {
+        ggml::replay(z.s, whole, (&read(&state, id, row, n), capacity), (first, n_logged));
+    }
+    assert_same_bits(&whole.concat(), &[&planes[3 + 1][..], &planes[3 + 2][..]].concat(), "states by replay");
+    // The whole state is written, and the log is what it was.
+    let last = operands(&mut rng, z);
+    let log = read(&state, id, 4, n);
+    logged(z, &last, (&state, id), (entries, LoggedStep::Write, capacity));
+    let mut of_last: Vec<In> = last.to_vec();
+    of_last[5] = In::F32([z.s, z.s, z.n_v, 2], whole.concat());
+    let of_last: [In; 6] = of_last.try_into().unwrap_or_else(|_| panic!("six"));
+    let (_, _, [_, planes]) = ruled(z, &of_last, (0, 1, 1), (2, true));
+    let written = [read(&state, id, 0, n), read(&state, id, 1, n)].concat();
+    assert_same_bits(&written, &[&planes[3 + 1][..], &planes[3 + 2][..]].concat(), "the state after all tokens");
+    assert_same_bits(&read(&state, id, 4, n), &log, "a log");
 }

@@ -436,9 +436,20 @@ fn kernels_do_not_write_into_weights() {
         let x = ggml::DeltaRule { q, k, v, g: decay, beta, state: PastState::Own(t(g, 5, F, [16, 16, 1, 1])) };
         g.output("y", g.delta_rule(&x, Snapshots::Window(into)).unwrap_or(v));
     };
-    for (op, result) in
-        [("short_conv", executor.reserve(64, &0, conv)), ("delta_rule", executor.reserve(64, &1, delta))]
-    {
+    let logged = |g: &Graph<'_>| {
+        let all = g.reshape(g.weight(ids[1]), [16, 16, 1, 1]);
+        let [q, k, v] = [0, 1, 2].map(|i| t(g, i, F, [16, 1, 1, 1]));
+        let [decay, beta] = [3, 4].map(|i| t(g, i, F, [1, 1, 1, 1]));
+        let state = PastState::Among(all, t(g, 5, I, [1]));
+        let x = ggml::DeltaRule { q, k, v, g: decay, beta, state };
+        let logs = ggml::Logs { places: t(g, 6, I, [2]), steps: t(g, 7, I, [3]), capacity: 5 };
+        g.output("y", g.delta_rule_logged(&x, logs));
+    };
+    for (op, result) in [
+        ("short_conv", executor.reserve(64, &0, conv)),
+        ("delta_rule", executor.reserve(64, &1, delta)),
+        ("delta_rule_logged", executor.reserve(64, &2, logged)),
+    ] {
         let error = result.expect_err(op).to_string();
         assert!(error.starts_with(op) && error.contains("is a weight"), "{error}");
     }
