@@ -532,17 +532,17 @@ mod tests {
         out.iter().chain(&snapshots).map(|x| x.to_bits()).collect()
     }
 
-    /// A step of `n` tokens over slices: a head, its log from entry `first` on with `n_past` entries, and what it does. Gives the
+    /// A step over slices: the tokens of `x`, a head, its log from entry `first` on with `n_past` entries, and what it does. Gives the
     /// outputs.
     fn logged_step(
         (isa, s, capacity): (Isa, usize, usize),
-        (q, k, v, gates): (&[f32], &[f32], &[f32], &[(f32, f32)]),
+        x: &OneHead<'_>,
         (state, log): (&mut [f32], &mut [f32]),
         (first, n_past, step): (usize, usize, LoggedStep),
     ) -> Vec<f32> {
-        let mut out = vec![0.0; v.len()];
+        let mut out = vec![0.0; x.v.len()];
         let factors = |&(decay, beta): &(f32, f32)| TokenFactors { decay, beta, key_query: 0.0 };
-        let mut tokens: Vec<TokenFactors> = gates.iter().map(factors).collect();
+        let mut tokens: Vec<TokenFactors> = x.gates.iter().map(factors).collect();
         let of = |x: &[f32]| PerToken { data: x.as_ptr(), stride: s };
         let (into, data) = (state.as_mut_ptr(), log.as_mut_ptr());
         let log = |first: usize| Log { data, first: first % capacity, capacity };
@@ -554,9 +554,9 @@ mod tests {
         };
         let mut head = Head {
             tokens: &mut tokens,
-            q: of(q),
-            k: of(k),
-            v: of(v),
+            q: of(x.q),
+            k: of(x.k),
+            v: of(x.v),
             out: out.as_mut_ptr(),
             out_stride: s,
             from: into.cast_const(),
@@ -609,12 +609,7 @@ mod tests {
                     let (mut out, mut snapshots) = (vec![0.0; s * n], vec![0.0; s * s * n]);
                     let x = OneHead { q: &q, k: &k, v: &v, gates: &gates, state: &plain };
                     one_head(isa, s, &x, &mut out, &mut snapshots);
-                    let found = logged_step(
-                        (isa, s, capacity),
-                        (&q, &k, &v, &gates),
-                        (&mut state, &mut log),
-                        (first, n_past, step),
-                    );
+                    let found = logged_step((isa, s, capacity), &x, (&mut state, &mut log), (first, n_past, step));
                     assert_eq!(found, out, "{isa:?}, {s}, {n} tokens, {step:?}");
                     plain = snapshots[(n - kept) * s * s..][..s * s].to_vec();
                     (first, n_past) = match step {

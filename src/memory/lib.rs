@@ -19,6 +19,7 @@ mod footprint;
 mod hold;
 mod layout;
 mod loading;
+mod logged;
 mod masks;
 mod names;
 mod ring;

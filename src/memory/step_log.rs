@@ -1,11 +1,10 @@
 //! Logged tokens in the place of snapshots: a delta net's state stays where it was written last, and what tokens have done to it since
 //! is kept beside it, a hundredth of its bytes each. Going back is forgetting entries; the next step replays those that are left.
-//! Owns which steps write the state, and where logs lie: in the last plane, which no step of such a memory writes otherwise.
+//! Owns which steps write the state. Knows nothing of tensors.
 
-use ggml::{Device, DeviceKind, LoggedStep};
+use ggml::LoggedStep;
 
-use crate::layout::{LayerState, Recurrent, StateLayout};
-use crate::slots::{Memory, MemoryConfig, SlotStatus};
+use crate::layout::Recurrent;
 
 /// Tokens that are replayed by each step at most, where the state has left the caches before it is read again: reading it takes
 /// longer than they do. Where it is still there, each step writes it.
@@ -39,7 +38,7 @@ pub(crate) struct HeadState {
 pub(crate) struct HeadStep {
     step: LoggedStep,
     /// The plane that is written, if one is.
-    plane: u32,
+    pub(crate) plane: u32,
 }
 
 impl Default for HeadStep {
@@ -48,53 +47,54 @@ impl Default for HeadStep {
     }
 }
 
-impl MemoryConfig {
-    /// True for a layer on this device that logs, if logs fit.
-    fn can_log(layer: &LayerState, device: Device) -> bool {
-        matches!(layer, LayerState::Recurrent(r) if r.is_delta_net) && device.kind() == DeviceKind::Cpu
+impl HeadState {
+    /// The state after a step of which so many tokens are kept.
+    pub(crate) fn after(self, done: HeadStep, kept: usize, log: StepLog) -> Self {
+        match done.step {
+            LoggedStep::Log => Self { n_logged: self.n_logged + kept as u32, ..self },
+            LoggedStep::WriteAndLog => Self {
+                plane: done.plane,
+                first: (self.first + self.n_logged) % log.capacity as u32,
+                n_logged: kept as u32,
+            },
+            LoggedStep::Write => Self { plane: done.plane, ..Self::default() },
+        }
     }
 
-    /// How the delta nets on CPUs log; `None` where they keep snapshots: there is none, a step may not ask for enough of them that a
-    /// plane is left for the log, or a log of so many tokens takes more than a plane.
-    pub(crate) fn step_log(&self, layout: &StateLayout, place: impl Fn(usize) -> Device) -> Option<StepLog> {
-        let logging = layout.layers.iter().enumerate().filter(|(il, layer)| Self::can_log(layer, place(*il)));
-        let heads: Vec<Recurrent> = logging.filter_map(|(_, l)| l.recurrent()).collect();
-        let largest = heads.iter().map(|r| 4 * r.n_head_state()).max()?;
-        let most = if largest >= LARGE { MOST_REPLAYED } else { 0 };
-        let capacity = self.n_snapshots + most.max(self.n_snapshots);
-        let fits = heads.iter().all(|r| ggml::log_capacity(r.d_state).is_some_and(|n| n >= capacity));
-        // Two planes that may have a state, and the log's.
-        (fits && self.n_snapshots >= 3).then_some(StepLog { capacity, most })
-    }
-
-    /// True for a layer that logs in a memory that does.
-    pub(crate) fn logs(log: Option<StepLog>, layer: &LayerState, device: Device) -> bool {
-        log.is_some() && Self::can_log(layer, device)
+    /// Entries and what a step does, as an op is told.
+    pub(crate) fn numbers(self, next: HeadStep) -> [i32; 3] {
+        [self.first as i32, self.n_logged as i32, next.step.number()]
     }
 }
 
 impl StepLog {
+    /// Of layers whose state has so many bytes at most, for steps of up to so many tokens that can be taken back.
+    pub(crate) fn of(n_bytes: usize, n_snapshots: usize) -> Self {
+        let most = if n_bytes >= LARGE { MOST_REPLAYED } else { 0 };
+        Self { capacity: n_snapshots + most.max(n_snapshots), most }
+    }
+
     /// What a step of so many rows does, of which all but the last `n_snapshots - 1` are kept.
+    /// `held`: where the sequence can be taken back to; `other`: the plane that a transactional memory writes in turns with the
+    /// first.
     pub(crate) fn step(
         self,
-        config: &MemoryConfig,
-        state: &SlotStatus,
+        now: HeadState,
+        (held, other): (Option<HeadState>, Option<u32>),
         (n_rows, n_snapshots): (usize, usize),
     ) -> HeadStep {
-        let HeadState { plane, n_logged, .. } = state.heads;
-        let half = config.n_snapshots as u32;
-        let to = match state.held {
-            Some(held) => u32::from(held.heads.plane == 0),
-            None if config.transactional && plane < half => half,
-            None => 0,
+        let plane = match (held, other) {
+            (Some(held), _) => u32::from(held.plane == 0),
+            (None, Some(other)) if now.plane < other => other,
+            (None, _) => 0,
         };
-        let step = match n_logged as usize + n_rows <= self.most {
-            _ if n_rows > n_snapshots || state.held.is_some() => LoggedStep::Write,
+        let step = match now.n_logged as usize + n_rows <= self.most {
+            _ if n_rows > n_snapshots || held.is_some() => LoggedStep::Write,
             true => LoggedStep::Log,
             false if n_snapshots == 1 => LoggedStep::Write,
             false => LoggedStep::WriteAndLog,
         };
-        HeadStep { step, plane: to }
+        HeadStep { step, plane }
     }
 
     /// Bytes of a sequence's log in a layer, in pages of so many.
@@ -104,64 +104,31 @@ impl StepLog {
     }
 }
 
-impl SlotStatus {
-    /// The state in layers that log after a step of which so many tokens are kept.
-    pub(crate) fn heads_after(&self, kept: usize, capacity: usize) -> HeadState {
-        let HeadState { plane, first, n_logged } = self.heads;
-        match self.head_step.step {
-            LoggedStep::Log => HeadState { n_logged: n_logged + kept as u32, ..self.heads },
-            LoggedStep::WriteAndLog => HeadState {
-                plane: self.head_step.plane,
-                first: (first + n_logged) % capacity.max(1) as u32,
-                n_logged: kept as u32,
-            },
-            LoggedStep::Write if kept == 0 => HeadState { plane, first, n_logged },
-            LoggedStep::Write => HeadState { plane: self.head_step.plane, ..HeadState::default() },
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logs_never_overflow_and_steps_replay_few_tokens() {
+        for (n_bytes, n_snapshots) in [(LARGE, 4), (LARGE, 12), (LARGE - 1, 4)] {
+            let log = StepLog::of(n_bytes, n_snapshots);
+            let (mut now, mut random) = (HeadState::default(), 1usize);
+            for _ in 0..2000 {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let n_rows = 1 + (random >> 33) % n_snapshots;
+                let n_kept = 1 + (random >> 45) % n_rows;
+                let next = log.step(now, (None, None), (n_rows, n_rows));
+                let n_logged = now.n_logged as usize;
+                assert!(n_logged <= log.most.max(n_snapshots), "{n_logged} replayed");
+                if next.step != LoggedStep::Write {
+                    // Entries that are read and those that are written lie beside each other in the ring.
+                    assert!(n_logged + n_rows <= log.capacity, "{n_logged} and {n_rows} in {}", log.capacity);
+                }
+                if next.step == LoggedStep::Write {
+                    assert_eq!((n_rows, n_kept), (1, 1), "tokens that may be dropped are logged");
+                }
+                now = now.after(next, n_kept, log);
+            }
         }
-    }
-
-    /// What [`LoggedStep`] and entries an op is told.
-    pub(crate) fn head_numbers(&self) -> [i32; 3] {
-        [self.heads.first as i32, self.heads.n_logged as i32, self.head_step.step.number()]
-    }
-}
-
-impl Memory {
-    /// The row of a slot's log among the states of a layer.
-    pub(crate) fn log_row(&self, index: usize) -> usize {
-        (self.config.n_planes() - 1) * self.config.n_slots + index
-    }
-
-    /// The row of the state that a step writes.
-    pub(crate) fn written_row(&self, index: usize) -> usize {
-        self.slots[index].head_step.plane as usize * self.config.n_slots + index
-    }
-
-    /// The row of the state that was written last.
-    pub(crate) fn read_row(&self, index: usize) -> usize {
-        self.slots[index].heads.plane as usize * self.config.n_slots + index
-    }
-
-    /// Has logged tokens happen to the bytes of a slot's state in layer `il`, as it was written last.
-    pub(crate) fn replay(&self, il: usize, index: usize, bytes: &mut [u8]) -> Result<(), crate::error::Error> {
-        let HeadState { first, n_logged, .. } = self.slots[index].heads;
-        let (Some(log), Some(r), Some(id)) = (self.step_log, self.layout.layers[il].recurrent(), self.heads_id(il))
-        else {
-            return Ok(());
-        };
-        if n_logged == 0 {
-            return Ok(());
-        }
-        let mut logged = vec![0; bytes.len()];
-        self.buffer.read(id, self.log_row(index) * bytes.len(), &mut logged)?;
-        let floats =
-            |bytes: &[u8]| -> Vec<f32> { bytes.as_chunks().0.iter().map(|x| f32::from_ne_bytes(*x)).collect() };
-        let mut states = floats(bytes);
-        let entries = (first as usize, n_logged as usize);
-        ggml::replay(r.d_state, &mut states, (&floats(&logged), log.capacity), entries);
-        for (to, x) in bytes.as_chunks_mut().0.iter_mut().zip(states) {
-            *to = x.to_ne_bytes();
-        }
-        Ok(())
     }
 }

@@ -74,7 +74,8 @@ impl Memory {
                     "slot {index}: {n_snapshots} snapshots of a sequence that is held, 1 expected"
                 )));
             }
-            let head_step = self.step_log.map(|log| log.step(&self.config, &state, (n_rows, n_snapshots)));
+            let planes = (state.held.map(|held| held.heads), self.config.transactional.then_some(half));
+            let head_step = self.step_log.map(|log| log.step(state.heads, planes, (n_rows, n_snapshots)));
             claimed.push(Claim { index, n_rows, n_snapshots, write_plane, head_step: head_step.unwrap_or_default() });
             let n_kv = self.n_kv(end);
             match segments.last_mut() {
@@ -137,10 +138,10 @@ impl Txn<'_> {
                 return Err(Error::Keep { slot, kept, n_rows, n_snapshots });
             }
         }
-        let capacity = self.memory.step_log.map_or(1, |log| log.capacity);
         for (p, &kept) in self.claims.iter().zip(kept) {
+            let log = self.memory.step_log;
             let state = &mut self.memory.slots[p.index];
-            state.heads = state.heads_after(kept, capacity);
+            state.heads = log.map_or(state.heads, |log| state.heads.after(p.head_step, kept, log));
             state.len += kept;
             state.plane = p.write_plane + (p.n_rows - kept) as u32;
         }

@@ -384,7 +384,8 @@ impl<'m> StepView<'m> {
         for slot in s.first_slot..s.first_slot + s.n_seqs {
             rows.push(self.memory.read_row(slot) as i32);
             places.extend([self.memory.written_row(slot), self.memory.log_row(slot)].map(|row| row as i32));
-            steps.extend(self.memory.slots[slot].head_numbers());
+            let state = &self.memory.slots[slot];
+            steps.extend(state.heads.numbers(state.head_step));
         }
     }
 
