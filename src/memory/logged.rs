@@ -11,7 +11,9 @@ use crate::step_log::{HeadState, StepLog};
 impl MemoryConfig {
     /// True for a layer on this device that logs, if logs fit.
     fn can_log(layer: &LayerState, device: Device) -> bool {
-        matches!(layer, LayerState::Recurrent(r) if r.is_delta_net) && device.kind() == DeviceKind::Cpu
+        let is_delta_net = matches!(layer, LayerState::Recurrent(r) if r.is_delta_net);
+        // A log lies where memory comes by itself.
+        is_delta_net && device.kind() == DeviceKind::Cpu && device.granule().is_none()
     }
 
     /// How the delta nets on CPUs log; `None` where they keep snapshots: there is none, a step may not ask for enough of them that a
