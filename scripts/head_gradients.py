@@ -179,12 +179,6 @@ def loss_of(case, w):
     return total
 
 
-def some(x):
-    """Some of the numbers of a tensor, at odd steps, so that all rows and columns have a part."""
-    x = x.reshape(-1)
-    return [float(f"{g:.6g}") for g in x[:: len(x) // 24 | 1].tolist()]
-
-
 def main():
     cases = [dict(neox=True, gate=True, qk_norm=True, pre_norm=False, experts=False, sinks=False, latent=False),
              dict(neox=False, gate=False, qk_norm=False, pre_norm=True, experts=True, sinks=True, latent=False),
@@ -196,7 +190,7 @@ def main():
             w[name] = wave(math.prod(shape), 0.11 + i * 0.37).view(shape).requires_grad_()
         loss = loss_of(case, w)
         loss.backward()
-        grads = {name: some(x.grad) for name, x in w.items() if x.grad is not None}
+        grads = {name: [float(f"{g:.6g}") for g in x.grad.reshape(-1).tolist()] for name, x in w.items() if x.grad is not None}
         made.append({"case": case, "loss": loss.item(), "gradients": grads})
     with open(sys.argv[1], "w") as f:
         json.dump(made, f, separators=(",", ":"))

@@ -12,7 +12,7 @@ use std::path::Path;
 use memory::{CacheType, MemoryConfig};
 use model::{LoadOptions, Model, RopeOptions, RopeScaling};
 use serde::Deserialize;
-use support::golden::{Distance, Golden, OpenModel, folder, largest_difference, oracle_model, plain_model};
+use support::golden::{Distance, Golden, OpenModel, folder, largest_difference, oracle_model, plain_model, unpacked};
 use support::rig::{Rig, exact};
 use support::tiny::{Meta, Rng, Spec};
 use tempfile::TempDir;
@@ -242,7 +242,7 @@ fn tiny_models_give_llama_cpps_logits() {
         std::fs::write(out.join("list.json"), serde_json::to_vec(&list).unwrap()).expect("the folder is writable");
         return;
     }
-    let golden = std::fs::read(folder().join("tiny/llamacpp.json")).expect("the golden is there");
+    let golden = unpacked(&folder().join("tiny/llamacpp.json.z"));
     let golden: HashMap<String, Peer> = serde_json::from_slice(&golden).expect("a golden of this form");
     let mut seen: Vec<Vec<f32>> = Vec::new();
     for (name, spec, rope) in tiny() {

@@ -211,7 +211,7 @@ pub fn folder() -> PathBuf {
 }
 
 /// Undoes `pack.py`.
-fn unpacked(path: &Path) -> Vec<u8> {
+pub fn unpacked(path: &Path) -> Vec<u8> {
     let packed = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let bytes = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("zlib data");
     if path.extension().is_some_and(|end| end == "z2") {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/tiny/llamacpp.json: what libllama computes for the tiny models of tests/golden.rs.
+"""Makes tests/golden/tiny/llamacpp.json.z: what libllama computes for the tiny models of tests/golden.rs.
 
   NEXTN_WRITE_TINY=DIR cargo test --test golden tiny
   FOLDER/venv/bin/python scripts/published/files/tiny.py FOLDER DIR        FOLDER: what scripts/published/llamacpp.sh made
 """
-import json, sys
+import json, sys, zlib
 from pathlib import Path
 
 import numpy
@@ -26,6 +26,7 @@ for entry in json.loads((tiny / "list.json").read_text()):
     near = numpy.partition(rows, -2)[:, -2:]
     print(f"{entry['name']}: the best two tokens are {float((near[:, 1] - near[:, 0]).min()):.4f} apart at least")
     golden[entry["name"]] = {"best": rows.argmax(-1).tolist(), "last": [round(float(v), 5) for v in rows[-1]]}
-out = Path(__file__).resolve().parents[3] / "tests/golden/tiny/llamacpp.json"
+out = Path(__file__).resolve().parents[3] / "tests/golden/tiny/llamacpp.json.z"
 out.parent.mkdir(exist_ok=True)
-out.write_text("{\n" + ",\n".join(f"{json.dumps(name)}:{json.dumps(value, separators=(',', ':'))}" for name, value in golden.items()) + "\n}\n")
+text = "{\n" + ",\n".join(f"{json.dumps(name)}:{json.dumps(value, separators=(',', ':'))}" for name, value in golden.items()) + "\n}\n"
+out.write_bytes(zlib.compress(text.encode(), 9))
