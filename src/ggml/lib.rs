@@ -88,7 +88,7 @@ pub use executor::{Data, Executor, Outputs, Stats};
 pub use expert_cache::ExpertLayer;
 pub use granule_places::MOST_GRANULES;
 pub use graph::{Graph, Name, Tensor};
-pub use kernels::{Turbo, gumbel, uniform};
+pub use kernels::{LARGE_STATE, Turbo, gumbel, uniform};
 pub use low_rank::{LowRank, LowRanks};
 pub use mapping::Mapping;
 pub use numa::Numa;

@@ -32,6 +32,7 @@ mod avx512;
 mod by_weight_type;
 mod cell_attention;
 mod cell_rows;
+mod delta_nodes;
 mod delta_rule;
 mod dispatch;
 mod experts;
@@ -66,10 +67,8 @@ mod which;
 pub use activations::Shape;
 pub use attention::{MAX_HEAD, attention_to_all};
 pub use cell_attention::{ATTEND_CELLS, BESIDE, RUN, attention_over_cells, attention_over_runs, sums_of_runs};
-pub use delta_rule::{
-    DELTA_RULE, DELTA_RULE_LOGGED, HEAD_SIZES, LoggedStep, delta_rule, delta_rule_logged, entry_floats, log_capacity,
-    replay,
-};
+pub use delta_nodes::{DELTA_RULE, DELTA_RULE_LOGGED, delta_rule, delta_rule_logged};
+pub use delta_rule::{HEAD_SIZES, LARGE_STATE, LoggedStep, entry_floats, log_capacity, replay};
 pub use experts::{NO_EXPERT, expert_products, experts_left, head_products};
 pub use geglu::{gated_gelu, gelu};
 pub use gumbel::{GUMBEL, add_gumbel, gumbel, uniform};

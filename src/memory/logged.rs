@@ -60,15 +60,17 @@ impl Memory {
         if n_logged == 0 {
             return Ok(());
         }
-        let mut logged = vec![0; bytes.len()];
-        self.buffer.read(id, self.log_row(index) * bytes.len(), &mut logged)?;
         let floats =
             |bytes: &[u8]| -> Vec<f32> { bytes.as_chunks().0.iter().map(|x| f32::from_ne_bytes(*x)).collect() };
-        let mut states = floats(bytes);
-        let entries = (first as usize, n_logged as usize);
-        ggml::replay(r.d_state, &mut states, (&floats(&logged), log.capacity), entries);
-        for (to, x) in bytes.as_chunks_mut().0.iter_mut().zip(states) {
-            *to = x.to_ne_bytes();
+        let (start, n_bytes) = (self.log_row(index) * bytes.len(), 4 * r.d_state * r.d_head);
+        let mut logged = vec![0; log.capacity * ggml::log_entry_bytes(r.d_state)];
+        for (h, head) in bytes.chunks_exact_mut(n_bytes).enumerate() {
+            self.buffer.read(id, start + h * n_bytes, &mut logged)?;
+            let mut state = floats(head);
+            ggml::replay(r.d_state, &mut state, &floats(&logged), (first as usize, n_logged as usize));
+            for (to, x) in head.as_chunks_mut().0.iter_mut().zip(state) {
+                *to = x.to_ne_bytes();
+            }
         }
         Ok(())
     }

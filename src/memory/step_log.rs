@@ -1,17 +1,14 @@
 //! Logged tokens in the place of snapshots: a delta net's state stays where it was written last, and what tokens have done to it since
-//! is kept beside it, a hundredth of its bytes each. Going back is forgetting entries; the next step replays those that are left.
+//! is kept beside it, a small part of its bytes each. Going back is forgetting entries; the next step replays those that are left.
 //! Owns which steps write the state. Knows nothing of tensors.
 
-use ggml::LoggedStep;
+use ggml::{LARGE_STATE, LoggedStep};
 
 use crate::layout::Recurrent;
 
 /// Tokens that are replayed by each step at most, where the state has left the caches before it is read again: reading it takes
 /// longer than they do. Where it is still there, each step writes it.
 const MOST_REPLAYED: usize = 8;
-
-/// Bytes of one layer's state from which it has left the caches.
-const LARGE: usize = 256 << 10;
 
 /// How the delta nets of a memory log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +67,7 @@ impl HeadState {
 impl StepLog {
     /// Of layers whose state has so many bytes at most, for steps of up to so many tokens that can be taken back.
     pub(crate) fn of(n_bytes: usize, n_snapshots: usize) -> Self {
-        let most = if n_bytes >= LARGE { MOST_REPLAYED } else { 0 };
+        let most = if n_bytes >= LARGE_STATE { MOST_REPLAYED } else { 0 };
         Self { capacity: n_snapshots + most.max(n_snapshots), most }
     }
 
@@ -88,11 +85,14 @@ impl StepLog {
             (None, Some(other)) if now.plane < other => other,
             (None, _) => 0,
         };
-        let step = match now.n_logged as usize + n_rows <= self.most {
+        let are_few = now.n_logged as usize + n_rows <= self.most;
+        let step = match now.n_logged {
             _ if n_rows > n_snapshots || held.is_some() => LoggedStep::Write,
-            true => LoggedStep::Log,
-            false if n_snapshots == 1 => LoggedStep::Write,
-            false => LoggedStep::WriteAndLog,
+            _ if are_few => LoggedStep::Log,
+            _ if n_snapshots == 1 => LoggedStep::Write,
+            // What would be written was read from there.
+            0 => LoggedStep::Log,
+            _ => LoggedStep::WriteAndLog,
         };
         HeadStep { step, plane }
     }
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn logs_never_overflow_and_steps_replay_few_tokens() {
-        for (n_bytes, n_snapshots) in [(LARGE, 4), (LARGE, 12), (LARGE - 1, 4)] {
+        for (n_bytes, n_snapshots) in [(LARGE_STATE, 4), (LARGE_STATE, 12), (LARGE_STATE - 1, 4)] {
             let log = StepLog::of(n_bytes, n_snapshots);
             let (mut now, mut random) = (HeadState::default(), 1usize);
             for _ in 0..2000 {

@@ -122,15 +122,14 @@ pub fn log_entry_bytes(s: usize) -> usize {
     4 * kernels::entry_floats(s)
 }
 
-/// Has logged tokens happen to states of heads of size `s`, `states: [s, s, n_heads]`: `n` of each head's part of `logs`, which
-/// has the same shape and `capacity` entries, from entry `first` on. Nothing happens where [`log_capacity`] says that there are no
-/// logs.
+/// Has logged tokens happen to the state of a head, `state: [s, s]`: `n` entries of its log from entry `first` on. Nothing happens
+/// where [`log_capacity`] says that there are no logs.
 ///
 /// # Panics
-/// A slice is not whole heads, or there are more entries than a log has.
-pub fn replay(s: usize, states: &mut [f32], (logs, capacity): (&[f32], usize), (first, n): (usize, usize)) {
+/// A slice is not whole, or there are more entries than the log has.
+pub fn replay(s: usize, state: &mut [f32], log: &[f32], (first, n): (usize, usize)) {
     if let Some(isa) = Isa::chosen().filter(|_| log_capacity(s).is_some()) {
-        kernels::replay(isa, s, states, (logs, capacity), (first, n));
+        kernels::replay(isa, s, state, log, (first, n));
     }
 }
 
@@ -404,7 +403,7 @@ impl<'g> Graph<'g> {
         let (true, Some(read)) = (sound, x.state.which(self, OP, 3)) else { return x.v };
         let places = self.bounded(OP, places, states.ne()[3]);
         // Entries from 0 on, counts up to all of them, or a step.
-        let steps = self.bounded(OP, steps, (logs.capacity as i64 + 1).max(kernels::LoggedStep::N.into()));
+        let steps = self.bounded(OP, steps, (logs.capacity as i64 + 1).max(LoggedStep::ALL.len() as i64));
         let all: Vec<_> = all.into_iter().chain([read, places, steps]).collect();
         let ne = [s * n_heads, n_tokens * n_seqs, 1, 1];
         // At most a head's size.

@@ -431,7 +431,11 @@ fn logged_tokens_go_into_the_bits_of_later_steps() {
     let entries = [[0, 3], [1, 3]];
     let mut whole = [read(&state, id, 0, n), read(&state, id, 1, n)];
     for ((whole, row), [first, n_logged]) in whole.iter_mut().zip([4, 5]).zip(entries) {
-        ggml::replay(z.s, whole, (&read(&state, id, row, n), capacity), (first, n_logged));
+        let (logs, n_head) = (read(&state, id, row, n), z.s * z.s);
+        let n_log = capacity * ggml::log_entry_bytes(z.s) / 4;
+        for (head, log) in whole.chunks_mut(n_head).zip(logs.chunks(n_head)) {
+            ggml::replay(z.s, head, &log[..n_log], (first, n_logged));
+        }
     }
     assert_same_bits(&whole.concat(), &[&planes[3 + 1][..], &planes[3 + 2][..]].concat(), "states by replay");
     // The whole state is written, and the log is what it was.
