@@ -2,9 +2,9 @@
 """Renders conversations with Python's Jinja, set up as transformers does, as goldens for src/text.
 
     pip install jinja2==3.1.6
-    scripts/chat_goldens.py src/text/tests/data/template_pocket.jinja src/text/tests/data/template_pocket.chats.json
+    scripts/chat_goldens.py src/text/tests/data/template_pocket.jinja src/text/tests/data/template_pocket.chats.json.z
 
-Each chat of the output has the input of a rendering and either `text` or `error` (the template's own message).
+The output is JSON, packed by zlib. Each chat of it has the input of a rendering and either `text` or `error` (the template's own message).
 
     scripts/chat_goldens.py src/text/tests/data/template_traits.jinja src/text/tests/data/template_traits.json --lines
 
@@ -13,6 +13,7 @@ takes every line of the first file for a template of its own, and renders one co
 import datetime
 import json
 import sys
+import zlib
 
 import jinja2
 import jinja2.nodes
@@ -159,8 +160,9 @@ def main():
         except jinja2.exceptions.TemplateError as error:
             chat["error"] = str(error)
         chats.append(chat)
-    with open(target, "w", encoding="utf-8") as file:
-        file.write("[\n" + ",\n".join(json.dumps(chat, ensure_ascii=False, separators=(",", ":")) for chat in chats) + "\n]\n")
+    text = "[\n" + ",\n".join(json.dumps(chat, ensure_ascii=False, separators=(",", ":")) for chat in chats) + "\n]\n"
+    with open(target, "wb") as file:
+        file.write(zlib.compress(text.encode(), 9))
     print(f"{len(chats)} chats, {sum('error' in c for c in chats)} of them refused by the template")
 
 

@@ -1,6 +1,6 @@
 //! Templates give the same bytes as Python's Jinja set up as in transformers.
-//! The files named `chats` and `more` come from `scripts/chat_goldens.py TEMPLATE FILE`, `template_traits.json` from the same with `--lines`; `template_small.chats.json` is
-//! transformers 5.23.0's own `apply_chat_template`.
+//! The files that end in `.z` come from `scripts/chat_goldens.py TEMPLATE FILE` (JSON, packed by zlib), `template_traits.json` from
+//! the same with `--lines`; `template_small.chats.json` is transformers 5.23.0's own `apply_chat_template`.
 
 use serde_json::{Value, json};
 use text::template::{Chat, ChatTemplate, TemplateError};
@@ -15,19 +15,19 @@ fn prompts_equal_those_of_transformers() {
 
 #[test]
 fn the_small_template_equals_python() {
-    let chats = parse(include_str!("data/template_small.more.json"));
+    let chats = packed(include_bytes!("data/template_small.more.json.z"));
     compare(include_str!("data/template_small.jinja"), chats.as_array().unwrap());
 }
 
 #[test]
 fn the_pocket_template_equals_python() {
-    let chats = parse(include_str!("data/template_pocket.chats.json"));
+    let chats = packed(include_bytes!("data/template_pocket.chats.json.z"));
     compare(include_str!("data/template_pocket.jinja"), chats.as_array().unwrap());
 }
 
 #[test]
 fn what_templates_use_of_jinja_equals_python() {
-    let chats = parse(include_str!("data/template_features.chats.json"));
+    let chats = packed(include_bytes!("data/template_features.chats.json.z"));
     compare(include_str!("data/template_features.jinja"), chats.as_array().unwrap());
 }
 
@@ -82,6 +82,10 @@ fn chat(golden: &Value) -> Chat {
         enable_thinking: golden.get("enable_thinking").and_then(Value::as_bool),
         kwargs: serde_json::Map::new(),
     }
+}
+
+fn packed(bytes: &[u8]) -> Value {
+    parse(std::str::from_utf8(&miniz_oxide::inflate::decompress_to_vec_zlib(bytes).unwrap()).unwrap())
 }
 
 fn parse(text: &str) -> Value {
