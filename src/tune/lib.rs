@@ -94,7 +94,7 @@ fn words(error: &anyhow::Error) -> String {
 const THREADS: [&str; 2] = ["RAYON_NUM_THREADS", "CANDLE_NUM_THREADS"];
 
 /// How many pools of memory glibc shares out to threads; other C libraries do not read it. With a pool for each thread, which is
-/// glibc's way, what one thread of a batch frees is not there for those of the next: 12 threads took twice as much.
+/// glibc's way, what one thread of a batch frees is not there for those of the next: 12 threads took nearly twice as much.
 const POOLS: &str = "MALLOC_ARENA_MAX";
 
 /// Runs the program again with these variables set, and gives its exit code; `None` where somebody has set the library's threads.
