@@ -80,10 +80,18 @@ impl Limits {
         at_most(what, parts, found, self.max_items)
     }
 
-    /// Checks the size of a Lark grammar and the number of schemas in it.
+    /// Checks the size of a Lark grammar, the number of schemas in it, and each of these. What follows a `%json` and is no
+    /// JSON is left to whoever reads the grammar: it may stand in a text or a comment.
     pub(crate) fn lark(&self, what: &'static str, source: &str) -> Result<(), Error> {
         self.text(what, source)?;
-        at_most(what, "blocks of %json", source.matches("%json").count(), self.max_blocks)
+        let blocks = || source.split("%json").skip(1);
+        at_most(what, "blocks of %json", blocks().count(), self.max_blocks)?;
+        for block in blocks() {
+            if let Some(Ok(schema)) = serde_json::Deserializer::from_str(block).into_iter::<Value>().next() {
+                self.schema(what, &schema)?;
+            }
+        }
+        Ok(())
     }
 
     /// Checks size, depth and the numbers of definitions and patterns of a schema; gives about how many bytes it has.
@@ -155,5 +163,24 @@ mod tests {
         let patterns: serde_json::Map<_, _> = (0..65).map(|i| (format!("^{i}$"), json!({}))).collect();
         let patterns = json!({"items": {"patternProperties": patterns}});
         assert!(matches!(check(&patterns), Err(Error::TooMany { found: 65, max: 64, .. })));
+    }
+
+    #[test]
+    fn a_schema_within_a_grammar_is_measured_like_any_other() {
+        let lark = |source: &str| Limits::default().lark("Lark grammar", source);
+        let patterns = |n| -> Value {
+            let patterns: serde_json::Map<_, _> = (0..n).map(|i| (format!("^{i}$"), json!({}))).collect();
+            json!({"patternProperties": patterns})
+        };
+        let (few, many) = (patterns(64), patterns(65));
+        assert_eq!(lark(&format!("start: a\na: %json {few}\nb: %json{few}\n")), Ok(()));
+        let refused = Err(Error::TooMany { what: "Lark grammar", parts: "patterns of properties", found: 65, max: 64 });
+        assert_eq!(lark(&format!("start: %json {many}")), refused);
+        assert_eq!(lark(&format!("start: %json\n{few} | x\nx: \"(\" %json {many} \")\"")), refused);
+        let spelt = many.to_string().replace("patternP", r"pattern\u0050");
+        assert_eq!(lark(&format!("start: %json {spelt}")), refused, "the same key, spelt otherwise");
+        let deep = (0..100).fold(json!({}), |inner, _| json!({"items": inner}));
+        assert_eq!(lark(&format!("start: %json {deep}")), Err(Error::TooDeep { what: "Lark grammar", max: 64 }));
+        assert_eq!(lark("// %json {, as it should be\nstart: \"%json\""), Ok(()), "no schema");
     }
 }

@@ -208,9 +208,9 @@ async fn what_cannot_be_held_to_is_refused_with_its_field_and_reason() {
     assert!(!content(&answer).is_empty());
 }
 
-/// A tool whose grammar takes minutes: each of these patterns is compared with each.
+/// A tool whose grammar takes many seconds: each of these patterns is compared with each, beside all others.
 fn slow_tool(n: usize) -> Value {
-    let patterns: serde_json::Map<_, _> = (0..1500).map(|i| (format!("^{n}x{i}y*$"), json!({}))).collect();
+    let patterns: serde_json::Map<_, _> = (0..400).map(|i| (format!("^{n}x{i}y*$"), json!({}))).collect();
     let slow = json!({"type": "object", "patternProperties": patterns});
     json!([{"type": "function", "function": {"name": "slow", "parameters": {"type": "object",
         "properties": {"x": slow}, "required": ["x"]}}}])
