@@ -28,7 +28,7 @@ pub(crate) mod record {
 }
 
 /// What 8 more in every weight adds to the 16-bit sums of 32 quants, negative: of values `4i` and `4i + 1`, then of the others.
-/// Only AVX2 reads it.
+/// Only AVX2 and AVX-512 read it.
 pub(crate) fn offset(quants: &[i8; 32]) -> [i16; 2] {
     let of = |at: usize| -8 * quants[at..].chunks(4).map(|q| i16::from(q[0]) + i16::from(q[1])).sum::<i16>();
     [of(0), of(2)]

@@ -44,9 +44,7 @@ impl Isa {
             Isa::Scalar => Order::Lanes,
             Isa::ScalarBlocks => Order::Blocks,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => Order::Blocks,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => Order::Lanes,
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => Order::Blocks,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon | Isa::I8mm => Order::Blocks,
         }
@@ -57,9 +55,9 @@ impl Isa {
         match self {
             Isa::Scalar | Isa::ScalarBlocks => 0,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => 0,
+            Isa::Avx2 | Isa::Avx512 => 0,
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni | Isa::Avx512 => 0x80,
+            Isa::AvxVnni => 0x80,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon | Isa::I8mm => 0,
         }
@@ -69,7 +67,7 @@ impl Isa {
     pub(crate) fn wants_offsets(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => true,
+            Isa::Avx2 | Isa::Avx512 => true,
             _ => false,
         }
     }

@@ -10,11 +10,14 @@ use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::joined;
 use crate::scalar;
-use crate::tile::{Dots, GROUP, RowGroup, WIDE};
-use crate::weight_type::WeightType;
+use crate::tile::{Dots, GROUP, RowGroup, WIDE, WIDEST};
+use crate::weight_type::{ActivationFormat, WeightType};
 
 /// Weight bytes are prefetched at least this far ahead.
 const PREFETCH_DISTANCE: usize = 4096;
+
+/// Likewise by kernels that ask for the second cache.
+const FAR_DISTANCE: usize = 16 << 10;
 
 /// Weight bytes that stay in a core's cache while more than eight columns are multiplied with them.
 const PANEL: usize = 128 << 10;
@@ -42,10 +45,10 @@ impl Matrix {
     }
 }
 
-/// The weight rows, of `n_rows`, that thread `ith` of `nth` computes: whole groups of eight.
+/// The weight rows, of `n_rows`, that thread `ith` of `nth` computes: whole groups of sixteen.
 pub(crate) fn rows_of_thread(n_rows: usize, ith: usize, nth: usize) -> Range<usize> {
-    let n_groups = n_rows.div_ceil(WIDE);
-    (WIDE * (n_groups * ith / nth)).min(n_rows)..(WIDE * (n_groups * (ith + 1) / nth)).min(n_rows)
+    let n_groups = n_rows.div_ceil(WIDEST);
+    (WIDEST * (n_groups * ith / nth)).min(n_rows)..(WIDEST * (n_groups * (ith + 1) / nth)).min(n_rows)
 }
 
 /// What thread `ith` of `nth` computes of `w` times `activations`.
@@ -57,7 +60,7 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
     let n = activations.shape.n;
     let row_bytes = w.ty.row_bytes(activations.shape.k);
     let mine = rows_of_thread(w.n_rows, ith, nth);
-    let panel = if n <= MAX_COLUMNS { w.n_rows.max(1) } else { (PANEL / row_bytes).max(WIDE) / WIDE * WIDE };
+    let panel = if n <= MAX_COLUMNS { w.n_rows.max(1) } else { (PANEL / row_bytes).max(WIDEST) / WIDEST * WIDEST };
     let all_columns = |w: &Matrix, rows: Range<usize>, in_cache: bool| {
         for j in (0..n).step_by(MAX_COLUMNS) {
             let tile = activations.tile(j, MAX_COLUMNS.min(n - j));
@@ -68,7 +71,7 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
             unsafe { rows_times_tile(isa, w, rows.clone(), row_bytes, &tile, &to, prefetch) };
         }
     };
-    for first in mine.clone().step_by(panel.next_multiple_of(WIDE)) {
+    for first in mine.clone().step_by(panel.next_multiple_of(WIDEST)) {
         let last = (first + panel).min(mine.end);
         #[cfg(target_arch = "x86_64")]
         let first = match w.joined.is_null() && joined::for_columns(isa, w.ty, n) {
@@ -119,21 +122,37 @@ pub(crate) unsafe fn rows_times_tile(
     prefetch: Prefetch,
 ) {
     let part = Part { w, range, row_bytes, tile, out, prefetch };
+    #[cfg(target_arch = "x86_64")]
+    let distance = if w.ty.format() == ActivationFormat::Q8K { FAR_DISTANCE } else { PREFETCH_DISTANCE };
     // SAFETY: the tile contract, handed on with the caller's; an available instruction set has the features that its kernels
     // are compiled for.
     unsafe {
-        match isa {
+        match (isa, w.joined.is_null()) {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 if w.ty.is_quantised() => match w.joined.is_null() {
-                true => part.in_groups::<WIDE>(|group| crate::avx2::dots::<false, false>(w.ty, group, tile)),
-                false => part.in_groups::<WIDE>(|group| crate::avx2::dots::<false, true>(w.ty, group, tile)),
-            },
+            (Isa::Avx2, true) if w.ty.is_quantised() => {
+                part.in_groups::<WIDE>(distance, |group| crate::avx2::dots::<false, false>(w.ty, group, tile))
+            }
             #[cfg(target_arch = "x86_64")]
-            Isa::AvxVnni if w.ty.is_quantised() => match w.joined.is_null() {
-                true => part.in_groups::<WIDE>(|group| crate::avx2::dots::<true, false>(w.ty, group, tile)),
-                false => part.in_groups::<WIDE>(|group| crate::avx2::dots::<true, true>(w.ty, group, tile)),
-            },
-            _ => part.in_groups::<GROUP>(|group| dots(isa, w.ty, group, tile)),
+            (Isa::Avx2, false) if w.ty.is_quantised() => {
+                part.in_groups::<WIDE>(distance, |group| crate::avx2::dots::<false, true>(w.ty, group, tile))
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Isa::AvxVnni, true) if w.ty.is_quantised() => {
+                part.in_groups::<WIDE>(distance, |group| crate::avx2::dots::<true, false>(w.ty, group, tile))
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Isa::AvxVnni, false) if w.ty.is_quantised() => {
+                part.in_groups::<WIDE>(distance, |group| crate::avx2::dots::<true, true>(w.ty, group, tile))
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, true) if w.ty.is_quantised() => {
+                part.in_groups::<WIDEST>(FAR_DISTANCE, |group| crate::avx512::dots::<false>(w.ty, group, tile))
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Isa::Avx512, false) if w.ty.is_quantised() => {
+                part.in_groups::<WIDEST>(FAR_DISTANCE, |group| crate::avx512::dots::<true>(w.ty, group, tile))
+            }
+            _ => part.in_groups::<GROUP>(PREFETCH_DISTANCE, |group| dots(isa, w.ty, group, tile)),
         }
     }
 }
@@ -149,20 +168,23 @@ struct Part<'a> {
 }
 
 impl Part<'_> {
-    /// By `dots`, which takes so many rows at a time.
+    /// By `dots`, which takes so many rows at a time and asks for what is at least `distance` bytes ahead.
     ///
     /// # Safety
     /// That of [`rows_times_tile`]; `dots` takes groups of the weight's rows.
     #[inline(always)]
-    unsafe fn in_groups<const ROWS: usize>(self, dots: impl Fn(&RowGroup<ROWS>) -> Dots<ROWS>) {
+    unsafe fn in_groups<const ROWS: usize>(self, distance: usize, dots: impl Fn(&RowGroup<ROWS>) -> Dots<ROWS>) {
         let Self { w, range, row_bytes, tile, out, prefetch } = self;
         // Whole groups ahead, so that each byte is asked for once, in the order in which it is used.
-        let distance = ROWS * PREFETCH_DISTANCE.div_ceil(ROWS * row_bytes);
-        // Of joined rows the first of a group begins where all eight do.
+        let distance = ROWS * distance.div_ceil(ROWS * row_bytes);
+        // Eight joined rows begin where the first of them would.
         let at = |r: usize| w.read().wrapping_add(r * row_bytes);
         for r in range.clone().step_by(ROWS) {
-            // Past the last row it is taken again, and its results are dropped.
-            let rows = std::array::from_fn(|i| at((r + i).min(range.end - 1)));
+            // Past the last row it is taken again, and its results are dropped; of joined rows past the last eight the first.
+            let rows = std::array::from_fn(|i| match w.joined.is_null() {
+                true => at((r + i).min(range.end - 1)),
+                false => at(if r + i < range.end { r + i / WIDE * WIDE } else { r }),
+            });
             let next = r + distance;
             let ahead = match prefetch {
                 Prefetch::Next => at(next),
@@ -203,9 +225,7 @@ unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Do
         match isa {
             Isa::Scalar | Isa::ScalarBlocks => scalar::dots(isa, ty, group, y),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni => crate::floats::dots(isa, ty, group, y),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => crate::avx512::dots(ty, group, y),
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::floats::dots(isa, ty, group, y),
             #[cfg(target_arch = "aarch64")]
             Isa::I8mm if y.n > 1 && !y.pairs.is_null() && ty.is_quantised() => crate::i8mm::dots(ty, group, y),
             #[cfg(target_arch = "aarch64")]

@@ -8,6 +8,9 @@ pub(crate) const GROUP: usize = 4;
 /// Weight rows that kernels take which have one in each lane of 256 bits.
 pub(crate) const WIDE: usize = 8;
 
+/// Weight rows that kernels take which have one in each lane of 512 bits.
+pub(crate) const WIDEST: usize = 2 * WIDE;
+
 /// Weight rows and where the bytes lie that come next.
 pub(crate) struct RowGroup<const ROWS: usize = GROUP> {
     pub(crate) rows: [*const u8; ROWS],

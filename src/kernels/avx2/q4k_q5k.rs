@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use super::both::for_both;
 use super::rows::{blocks, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes, words as of_all};
 use crate::activations::{ColumnTile, record};
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_far;
 use crate::tile::{Dots, RowGroup, WIDE};
 use crate::weight_type::{WeightType, q4k_q5k};
 
@@ -71,7 +71,7 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const VNNI: bool, const JOINE
         let mut sums = [_mm256_setzero_ps(); N];
         let mut mins = [_mm256_setzero_ps(); N];
         for l in 0..y.n_blocks {
-            prefetch(group.ahead.wrapping_add(l * WIDE * bytes), WIDE * bytes);
+            let ahead = group.ahead.wrapping_add(l * WIDE * bytes);
             let blocks = blocks::<JOINED>(&group.rows, l, bytes);
             let packed = scales_and_mins::<JOINED>(&blocks);
             let high = if FIVE { thirty_two_bytes::<JOINED>(&blocks, q4k_q5k::HIGH) } else { [zero; 8] };
@@ -79,6 +79,7 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const VNNI: bool, const JOINE
             for pair in 0..4 {
                 let both = thirty_two_bytes::<JOINED>(&blocks, bytes - 128 + 32 * pair);
                 for s in [2 * pair, 2 * pair + 1] {
+                    prefetch_far(ahead.wrapping_add(s * bytes), bytes);
                     let mut w = both;
                     for (w, high) in w.iter_mut().zip(high) {
                         let low = if s % 2 == 1 { _mm256_srli_epi16::<4>(*w) } else { *w };

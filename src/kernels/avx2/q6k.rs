@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use super::both::for_both;
 use super::rows::{blocks, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes};
 use crate::activations::{ColumnTile, record};
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_far;
 use crate::tile::{Dots, RowGroup, WIDE};
 use crate::weight_type::q6k;
 
@@ -41,7 +41,7 @@ unsafe fn kernel<const N: usize, const VNNI: bool, const JOINED: bool>(
         let (nibble, pair) = (_mm256_set1_epi8(15), _mm256_set1_epi8(0x30));
         let mut sums = [_mm256_setzero_ps(); N];
         for l in 0..y.n_blocks {
-            prefetch(group.ahead.wrapping_add(l * WIDE * BYTES), WIDE * BYTES);
+            let ahead = group.ahead.wrapping_add(l * WIDE * BYTES);
             let blocks = blocks::<JOINED>(&group.rows, l, BYTES);
             let scales = sixteen_bytes::<JOINED>(&blocks, q6k::SCALES);
             let mut whole = [zero; N];
@@ -50,6 +50,7 @@ unsafe fn kernel<const N: usize, const VNNI: bool, const JOINED: bool>(
                 for odd in 0..2 {
                     let low = thirty_two_bytes::<JOINED>(&blocks, 64 * h + 32 * odd);
                     for quarter in [odd, odd + 2] {
+                        prefetch_far(ahead.wrapping_add((4 * h + 2 * odd + quarter / 2) * BYTES), BYTES);
                         let mut w = low;
                         for (w, high) in w.iter_mut().zip(high) {
                             let low = if quarter < 2 { *w } else { _mm256_srli_epi16::<4>(*w) };

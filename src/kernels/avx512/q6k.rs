@@ -1,105 +1,93 @@
-//! Q6_K.
+//! Q6_K: a block is sixteen times 16 values.
 //!
-//! A block is eight times 32 values of six bits, less 32. Unsigned values times bytes give pairs of 16 bits; these times
-//! the scales of their 16 go into eight lanes of 32 bits, all exact, as in ggml's `vec_dot`. What the 32 amount to is the
-//! sums of the columns' quants times the scales: every sum starts with it.
+//! Unsigned weights times bytes are added in 32 bits and multiplied with the scale of the 16. The offset of 32 comes off in the
+//! end: the sums of the column's quants times the scales, two at a time.
 
 use std::arch::x86_64::*;
 
-use super::registers::{float, half, pair, scales, sum_lanes_of_four, twice};
+use super::rows::{
+    add_products, blocks, by_column, everywhere, float, halves, signed_byte_of_lane, sixteen_bytes, thirty_two_bytes,
+};
 use crate::activations::{ColumnTile, record};
 use crate::dispatch::by_columns;
-use crate::prefetch::prefetch;
-use crate::tile::{Dots, GROUP, RowGroup};
-use crate::weight_type::q6k;
-
-const BYTES: usize = 210;
+use crate::prefetch::prefetch_far;
+use crate::tile::{Dots, RowGroup, WIDEST};
+use crate::weight_type::{WeightType, q6k};
 
 /// # Safety
-/// The tile contract; the CPU has the features of `kernel`.
-pub(crate) unsafe fn dots(group: &RowGroup, y: &ColumnTile) -> Dots {
+/// The tile contract, for this instruction set; if `JOINED`, for rows that `joined.rs` joined.
+pub(super) unsafe fn dots<const JOINED: bool>(group: &RowGroup<WIDEST>, y: &ColumnTile) -> Dots<WIDEST> {
     // SAFETY: the tile contract, handed on; `N` is `y.n`.
-    unsafe { by_columns!(kernel, (group, y), y) }
+    unsafe { by_columns!(kernel, (group, y), y, JOINED) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn kernel<const N: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
-    let zero = _mm512_setzero_si512();
-    let nibble = _mm512_set1_epi8(15);
-    // Words of a register of 16 scales of one row and 16 of another: those of 16 values each, in both rows.
-    let first = _mm512_set_epi64(
-        0x0011_0011_0011_0011,
-        0x0011_0011_0011_0011,
-        0x0010_0010_0010_0010,
-        0x0010_0010_0010_0010,
-        0x0001_0001_0001_0001,
-        0x0001_0001_0001_0001,
-        0,
-        0,
-    );
-    let mut sums = [[_mm512_setzero_ps(); 2]; N];
-    let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
-    for l in 0..y.n_blocks {
-        prefetch(group.ahead.wrapping_add(l * GROUP * BYTES), GROUP * BYTES);
-        // SAFETY: `l` is below the number of blocks of all four rows.
-        let [a, b, c, d] = group.rows.map(|row| unsafe { row.add(l * BYTES) });
-        // SAFETY: parts of the block.
-        let (dx, sixteen) = unsafe {
-            let dx = scales([a, b, c, d].map(|block| half(block.add(q6k::SCALE))));
-            let load = |p: *const u8| _mm_loadu_si128(p.add(q6k::SCALES).cast());
-            let two =
-                |p, q| _mm512_cvtepi8_epi16(_mm256_inserti128_si256::<1>(_mm256_castsi128_si256(load(p)), load(q)));
-            (dx, [two(a, b), two(c, d)])
-        };
-        let offset = sixteen.map(|s| _mm512_sub_epi16(zero, _mm512_slli_epi16::<5>(s)));
-        let mut whole = [[zero; 2]; N];
-        for (whole, &column) in whole.iter_mut().zip(&columns) {
-            // SAFETY: part of the record.
-            let q = unsafe { twice(column.add(l * record::BYTES + record::SUMS_16)) };
-            *whole = offset.map(|o| _mm512_madd_epi16(o, q));
-        }
-        for h in 0..2 {
-            // SAFETY: parts of the block.
-            let load = |at: usize| unsafe { [pair(a.add(at), b.add(at)), pair(c.add(at), d.add(at))] };
-            let (low, lows, high) = (load(64 * h), load(64 * h + 32), load(q6k::HIGH + 32 * h));
-            for i in 0..4 {
-                let s = 4 * h + i;
-                let w: [__m512i; 2] = std::array::from_fn(|p| {
-                    let bytes = if i % 2 == 0 { low[p] } else { lows[p] };
-                    let bytes = if i < 2 { bytes } else { _mm512_srli_epi16::<4>(bytes) };
-                    let pairs = match i {
-                        0 => _mm512_slli_epi16::<4>(high[p]),
-                        1 => _mm512_slli_epi16::<2>(high[p]),
-                        2 => high[p],
-                        _ => _mm512_srli_epi16::<2>(high[p]),
-                    };
-                    let pairs = _mm512_and_si512(pairs, _mm512_set1_epi8(0x30));
-                    // bytes & 15 | pairs
-                    _mm512_ternarylogic_epi64::<0xf8>(pairs, bytes, nibble)
-                });
-                let index = _mm512_add_epi16(first, _mm512_set1_epi16(2 * s as i16));
-                let scale = sixteen.map(|s| _mm512_permutexvar_epi16(index, s));
-                for (whole, &column) in whole.iter_mut().zip(&columns) {
-                    // SAFETY: the record has 256 quants.
-                    let q = unsafe { twice(column.add(l * record::BYTES + 32 * s)) };
-                    for p in 0..2 {
-                        whole[p] = _mm512_dpwssd_epi32(whole[p], scale[p], _mm512_maddubs_epi16(w[p], q));
+unsafe fn kernel<const N: usize, const JOINED: bool>(group: &RowGroup<WIDEST>, y: &ColumnTile) -> Dots<WIDEST> {
+    let bytes = const { WeightType::Q6K.block_bytes() };
+    // SAFETY: `l` is below the number of blocks and of records.
+    unsafe {
+        let zero = _mm512_setzero_si512();
+        let (nibble, pair) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
+        let mut sums = [_mm512_setzero_ps(); N];
+        for l in 0..y.n_blocks {
+            let ahead = group.ahead.wrapping_add(l * WIDEST * bytes);
+            let blocks = blocks::<JOINED>(&group.rows, l, bytes);
+            let scales = sixteen_bytes::<JOINED>(&blocks, q6k::SCALES);
+            let mut whole = [zero; N];
+            for h in 0..2 {
+                let high = thirty_two_bytes::<JOINED>(&blocks, q6k::HIGH + 32 * h);
+                for odd in 0..2 {
+                    let low = thirty_two_bytes::<JOINED>(&blocks, 64 * h + 32 * odd);
+                    for quarter in [odd, odd + 2] {
+                        prefetch_far(
+                            ahead.wrapping_add((4 * h + 2 * odd + quarter / 2) * WIDEST * bytes / 8),
+                            WIDEST * bytes / 8,
+                        );
+                        let mut w = low;
+                        for (w, high) in w.iter_mut().zip(high) {
+                            let low = if quarter < 2 { *w } else { _mm512_srli_epi16::<4>(*w) };
+                            let high = match quarter {
+                                0 => _mm512_slli_epi16::<4>(high),
+                                1 => _mm512_slli_epi16::<2>(high),
+                                2 => high,
+                                _ => _mm512_srli_epi16::<2>(high),
+                            };
+                            // low & nibble | high & pair
+                            *w = _mm512_ternarylogic_epi32::<0xf8>(_mm512_and_si512(low, nibble), high, pair);
+                        }
+                        let s = 4 * h + quarter;
+                        let at = s as i32 % 2 * 2;
+                        let scale =
+                            [signed_byte_of_lane(scales[s / 2], at), signed_byte_of_lane(scales[s / 2], at + 1)];
+                        for j in 0..N {
+                            let q = y.columns[j].add(l * record::BYTES + 32 * s);
+                            for half in 0..2 {
+                                let part = add_products(zero, &w[4 * half..4 * half + 4], q.add(16 * half));
+                                whole[j] = _mm512_add_epi32(whole[j], _mm512_mullo_epi32(part, scale[half]));
+                            }
+                        }
                     }
                 }
             }
-        }
-        for j in 0..N {
-            // SAFETY: part of the record.
-            let dy = unsafe { float(columns[j].add(l * record::BYTES + record::SCALE)) };
-            for p in 0..2 {
-                sums[j][p] = _mm512_fmadd_ps(_mm512_mul_ps(dx[p], dy), _mm512_cvtepi32_ps(whole[j][p]), sums[j][p]);
+            let d = halves::<JOINED>(&blocks, q6k::SCALE);
+            let mut pairs = [zero; 8];
+            for (i, both) in pairs.iter_mut().enumerate() {
+                let at = i as i32 % 2 * 2;
+                let [even, odd] = [signed_byte_of_lane(scales[i / 2], at), signed_byte_of_lane(scales[i / 2], at + 1)];
+                *both = _mm512_mask_blend_epi16(0xaaaa_aaaa, even, _mm512_slli_epi32::<16>(odd));
+            }
+            for j in 0..N {
+                let record = y.columns[j].add(l * record::BYTES);
+                let mut offset = zero;
+                for (i, &scale) in pairs.iter().enumerate() {
+                    offset = _mm512_dpwssd_epi32(offset, scale, everywhere(record.add(record::SUMS_16 + 4 * i)));
+                }
+                let whole = _mm512_sub_epi32(whole[j], _mm512_slli_epi32::<5>(offset));
+                let dy = float(record.add(record::SCALE));
+                sums[j] = _mm512_fmadd_ps(_mm512_mul_ps(dy, d), _mm512_cvtepi32_ps(whole), sums[j]);
             }
         }
+        by_column(&sums)
     }
-    let mut dots = Dots::default();
-    for (dots, sum) in dots.iter_mut().zip(&sums) {
-        *dots = sum_lanes_of_four(sum);
-    }
-    dots
 }

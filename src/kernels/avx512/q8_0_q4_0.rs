@@ -1,101 +1,126 @@
-//! Q8_0, and Q4_0, IQ4_NL, Q5_0 and MXFP4, whose nibbles are spread to bytes first.
+//! Q8_0, Q4_0, IQ4_NL, Q5_0 and MXFP4.
 //!
-//! With y = u - 128 (u unsigned, as VNNI wants it) x * y is x * u - 128 * x. The second term is the same for all columns: it
-//! starts every sum. Floats go through the same operations as in ggml's `vec_dot`: product of the scales, one fused
-//! multiply-add for each block into eight lanes, then the same tree.
+//! Weights become unsigned by 8 or a multiple of it more. What that adds depends on the column alone, and the quantised column
+//! has it ready for 8 ([`crate::activations::offset`]): every sum starts with what takes it off.
 
 use std::arch::x86_64::*;
 
-use super::registers::{by_rows, float, half, pair, scales, sum_lanes_of_four, twice};
+use super::rows::{
+    add_products, blocks, by_column, everywhere, float, halves, single_bytes, sixteen_bytes, thirty_two_bytes, words,
+};
 use crate::activations::ColumnTile;
 use crate::dispatch::by_columns;
-use crate::isa::Isa;
-use crate::prefetch::prefetch;
-use crate::tile::{Dots, GROUP, RowGroup};
-use crate::weight_type::{mxfp4, quants};
+use crate::prefetch::prefetch_far;
+use crate::tile::{Dots, RowGroup, WIDEST};
+use crate::weight_type::quants;
 
 /// # Safety
-/// The tile contract; the CPU has the features of `kernel`.
-pub(crate) unsafe fn dots<const QUANTS: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
+/// The tile contract, for this instruction set; if `JOINED`, for rows that `joined.rs` joined.
+pub(super) unsafe fn dots<const QUANTS: usize, const JOINED: bool>(
+    group: &RowGroup<WIDEST>,
+    y: &ColumnTile,
+) -> Dots<WIDEST> {
     // SAFETY: the tile contract, handed on; `N` is `y.n`.
-    unsafe { by_columns!(kernel, (group, y), y, QUANTS) }
+    unsafe { by_columns!(kernel, (group, y), y, QUANTS, JOINED) }
 }
 
-/// 16 bytes of nibbles of each of four weight rows, less 8, or what they choose, or with the fifth bits before them less 16,
-/// as 32 bytes; two rows in a register.
+/// How many times 8 weights have more than they stand for; a power of two.
+const fn eights(quants: usize) -> usize {
+    match quants {
+        quants::NIBBLES => 1,
+        quants::FIVES | quants::POWERS => 2,
+        _ => 16,
+    }
+}
+
+/// 32 weights of every row, four in each register, without signs ([`eights`]).
 ///
 /// # Safety
-/// 16 bytes can be read at each, and for `FIVES` the four before them.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn spread<const QUANTS: usize>(rows: [*const u8; 4]) -> [__m512i; 2] {
-    // SAFETY: 16 bytes can be read at each (the caller).
-    let [a, b, c, d] = rows.map(|p| unsafe { _mm_loadu_si128(p.cast()) });
-    let low = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(a), b);
-    let high = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(c), d);
-    let packed = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
-    let nibble = _mm512_set1_epi8(15);
-    let low = _mm512_and_si512(packed, nibble);
-    let high = _mm512_and_si512(_mm512_srli_epi16::<4>(packed), nibble);
-    let first = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
-    let second = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
-    // SAFETY: an array of 16 bytes.
-    let values = _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(quants::values(QUANTS).as_ptr().cast()) });
-    let (two, two_more) = if QUANTS == quants::FIVES {
-        // SAFETY: four bytes before each (the caller).
-        let [a, b, c, d] = rows.map(|p| u64::from(unsafe { p.sub(4).cast::<u32>().read_unaligned() }));
-        (a | b << 32, c | d << 32)
-    } else {
-        (0, 0)
-    };
-    [(first, two), (second, two_more)].map(|(i, fifth)| {
-        let nibbles = _mm512_permutex2var_epi64(low, i, high);
-        match QUANTS {
-            quants::CHOICES | quants::POWERS => _mm512_shuffle_epi8(values, nibbles),
-            quants::FIVES => _mm512_mask_sub_epi8(nibbles, !fifth, nibbles, _mm512_set1_epi8(16)),
-            _ => _mm512_sub_epi8(nibbles, _mm512_set1_epi8(8)),
+/// The blocks can be read; the CPU has AVX-512 F and BW.
+#[inline(always)]
+unsafe fn weights<const QUANTS: usize, const JOINED: bool>(blocks: &[*const u8; WIDEST]) -> [__m512i; 8] {
+    // SAFETY: a block has 32 bytes behind its scale, or 16, and `FIVES` four before them (the caller).
+    unsafe {
+        let more = _mm512_set1_epi8((8 * const { eights(QUANTS) }) as u8 as i8);
+        if QUANTS == quants::BYTES {
+            let mut w = thirty_two_bytes::<JOINED>(blocks, 2);
+            for w in &mut w {
+                *w = _mm512_xor_si512(*w, more);
+            }
+            return w;
         }
-    })
+        let nibble = _mm512_set1_epi8(15);
+        let [a, b, c, d] = sixteen_bytes::<JOINED>(blocks, quants::start(QUANTS));
+        let mut w = [a, b, c, d, a, b, c, d];
+        for (i, w) in w.iter_mut().enumerate() {
+            *w = _mm512_and_si512(if i < 4 { *w } else { _mm512_srli_epi16::<4>(*w) }, nibble);
+        }
+        match QUANTS {
+            quants::CHOICES | quants::POWERS => {
+                let values = _mm_loadu_si128(quants::values(QUANTS).as_ptr().cast());
+                let values = _mm512_add_epi8(_mm512_broadcast_i32x4(values), more);
+                for w in &mut w {
+                    *w = _mm512_shuffle_epi8(values, *w);
+                }
+            }
+            quants::FIVES => {
+                let fifth = words::<JOINED>(blocks, 2);
+                for (i, w) in w.iter_mut().enumerate() {
+                    // Byte `i / 2` of a row four times, of which each has a bit of its own.
+                    let first = 0x0101_0101 * (i as i32 / 2);
+                    let byte = _mm512_shuffle_epi8(fifth, super::rows::by_lane(first, 0x0404_0404));
+                    let bit = _mm512_set1_epi32(if i.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010u32 as i32 });
+                    let set = _mm512_test_epi8_mask(byte, bit);
+                    *w = _mm512_mask_add_epi8(*w, set, *w, _mm512_set1_epi8(16));
+                }
+            }
+            _ => {}
+        }
+        w
+    }
+}
+
+/// The scales of blocks of `MXFP4` ([`crate::weight_type::mxfp4::scale`]).
+///
+/// # Safety
+/// The blocks can be read; the CPU has AVX-512 F and BW.
+#[inline(always)]
+unsafe fn powers<const JOINED: bool>(blocks: &[*const u8; WIDEST]) -> __m512 {
+    // SAFETY: a block begins with its scale (the caller).
+    unsafe {
+        let exponents = single_bytes::<JOINED>(blocks, 0);
+        let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(exponents, _mm512_set1_epi32(1)));
+        let small = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), exponents);
+        let is_small = _mm512_cmplt_epu32_mask(exponents, _mm512_set1_epi32(2));
+        _mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, is_small, small))
+    }
 }
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn kernel<const N: usize, const QUANTS: usize>(group: &RowGroup, y: &ColumnTile) -> Dots {
+unsafe fn kernel<const N: usize, const QUANTS: usize, const JOINED: bool>(
+    group: &RowGroup<WIDEST>,
+    y: &ColumnTile,
+) -> Dots<WIDEST> {
     let bytes = const { quants::block_bytes(QUANTS) };
-    let zero = _mm512_setzero_si512();
-    let bias = _mm512_set1_epi8(Isa::Avx512.bias() as i8);
-    let mut sums = [[_mm512_setzero_ps(); 2]; N];
-    let [a, b, c, d] = group.rows;
-    let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
-    for l in 0..y.n_blocks {
-        prefetch(group.ahead.wrapping_add(l * GROUP * bytes), GROUP * bytes / 64 * 64);
-        // SAFETY: `l` is below the number of blocks of all four rows; a block begins with its scale.
-        let ([a, b, c, d], dx) = unsafe {
-            let blocks = [a, b, c, d].map(|row| row.add(l * bytes));
-            let dx = if QUANTS == quants::POWERS {
-                let [a, b, c, d] = blocks.map(|block| mxfp4::scale(*block));
-                by_rows(_mm_setr_ps(a, b, c, d))
-            } else {
-                scales(blocks.map(|block| half(block)))
-            };
-            (blocks.map(|block| block.add(quants::start(QUANTS))), dx)
-        };
-        // SAFETY: 32 quants each.
-        let w =
-            unsafe { if QUANTS == quants::BYTES { [pair(a, b), pair(c, d)] } else { spread::<QUANTS>([a, b, c, d]) } };
-        let start = w.map(|w| _mm512_sub_epi32(zero, _mm512_dpbusd_epi32(zero, bias, w)));
-        for (sum, &column) in sums.iter_mut().zip(&columns) {
-            // SAFETY: block `l` has 32 quants and a scale.
-            let (u, dy) = unsafe { (twice(column.add(l * 32)), float(column.add(y.scales + l * 4))) };
-            for h in 0..2 {
-                let dot = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start[h], u, w[h]));
-                sum[h] = _mm512_fmadd_ps(_mm512_mul_ps(dx[h], dy), dot, sum[h]);
+    let twice = const { 31 - (eights(QUANTS) as u32).leading_zeros() };
+    // SAFETY: `l` is below the number of blocks, of which each has 32 quants, in a column too, and there an offset and a scale.
+    unsafe {
+        let mut sums = [_mm512_setzero_ps(); N];
+        for l in 0..y.n_blocks {
+            prefetch_far(group.ahead.wrapping_add(l * WIDEST * bytes), WIDEST * bytes);
+            let blocks = blocks::<JOINED>(&group.rows, l, bytes);
+            let dx = if QUANTS == quants::POWERS { powers::<JOINED>(&blocks) } else { halves::<JOINED>(&blocks, 0) };
+            let w = weights::<QUANTS, JOINED>(&blocks);
+            for j in 0..N {
+                let column = y.columns[j];
+                let offset = _mm512_madd_epi16(everywhere(column.add(y.offsets + 4 * l)), _mm512_set1_epi16(1));
+                let start = _mm512_sll_epi32(offset, _mm_cvtsi32_si128(twice as i32));
+                let whole = add_products(start, &w, column.add(32 * l));
+                let dy = float(column.add(y.scales + 4 * l));
+                sums[j] = _mm512_fmadd_ps(_mm512_mul_ps(dx, dy), _mm512_cvtepi32_ps(whole), sums[j]);
             }
         }
+        by_column(&sums)
     }
-    let mut dots = Dots::default();
-    for (dots, sum) in dots.iter_mut().zip(&sums) {
-        *dots = sum_lanes_of_four(sum);
-    }
-    dots
 }
