@@ -487,7 +487,7 @@ macro_rules! by_isa {
             // SAFETY: the contract of this function; an available instruction set has the features of its function.
             unsafe {
                 match isa {
-                    Isa::Scalar | Isa::ScalarBlocks => $fun::<[f32; 16] $(, $n)?>($($arg),*),
+                    Isa::Scalar => $fun::<[f32; 16] $(, $n)?>($($arg),*),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 | Isa::AvxVnni => avx2$(::<$n>)?($($arg),*),
                     #[cfg(target_arch = "x86_64")]

@@ -7,8 +7,6 @@ use std::sync::OnceLock;
 pub enum Isa {
     /// One value at a time: slow, the measure of the others. Only by name.
     Scalar,
-    /// As `Scalar`, with the sums in [`Order::Blocks`]. Only by name.
-    ScalarBlocks,
     /// 256-bit integers.
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -26,34 +24,11 @@ pub enum Isa {
     I8mm,
 }
 
-/// In which order a product of quantised weights adds its floats. Results of one order have the same bits in every
-/// instruction set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// Eight lanes, of which lane `t` has values `4t` to `4t + 3` of every 32, and a tree at the end: that of ggml's `vec_dot`
-    /// on x86-64.
-    Lanes,
-    /// Block after block: so that eight weight rows, one in each lane, pay for one conversion and one fused multiply-add.
-    Blocks,
-}
-
 impl Isa {
-    /// The order of its sums.
-    pub fn order(self) -> Order {
-        match self {
-            Isa::Scalar => Order::Lanes,
-            Isa::ScalarBlocks => Order::Blocks,
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => Order::Blocks,
-            #[cfg(target_arch = "aarch64")]
-            Isa::Neon | Isa::I8mm => Order::Blocks,
-        }
-    }
-
     /// What is added to the quants of activations for `Q8_0`, modulo 256: VNNI multiplies unsigned with signed bytes.
     pub(crate) fn bias(self) -> u8 {
         match self {
-            Isa::Scalar | Isa::ScalarBlocks => 0,
+            Isa::Scalar => 0,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::Avx512 => 0,
             #[cfg(target_arch = "x86_64")]
@@ -81,9 +56,9 @@ impl Isa {
         }
     }
 
-    /// True for those that are a measure of bits and not of time.
+    /// True for the one that is a measure of bits and not of time.
     pub fn is_reference(self) -> bool {
-        matches!(self, Isa::Scalar | Isa::ScalarBlocks)
+        self == Isa::Scalar
     }
 
     /// The instruction sets that this CPU has, best first, whatever ggml was compiled for.
@@ -98,20 +73,14 @@ impl Isa {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni");
         let has_vnni = has_avx2 && is_x86_feature_detected!("avxvnni");
-        let all = [
-            (Isa::Avx512, has_avx512),
-            (Isa::AvxVnni, has_vnni),
-            (Isa::Avx2, has_avx2),
-            (Isa::Scalar, true),
-            (Isa::ScalarBlocks, true),
-        ];
+        let all = [(Isa::Avx512, has_avx512), (Isa::AvxVnni, has_vnni), (Isa::Avx2, has_avx2), (Isa::Scalar, true)];
         all.into_iter().filter(|isa| isa.1).map(|isa| isa.0).collect()
     }
 
     /// The instruction sets that this CPU has, best first. Their results have the bits that they have on x86-64.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn available() -> Vec<Isa> {
-        let mut all = vec![Isa::Scalar, Isa::ScalarBlocks];
+        let mut all = vec![Isa::Scalar];
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("dotprod") {
             all.insert(0, Isa::Neon);

@@ -5,13 +5,11 @@
 //!
 //! ggml reads a weight once for each token, or computes more than the memory needs; here every block of the weight is loaded
 //! once for up to eight columns, and later blocks are prefetched. So a few tokens cost little more than one, which is what
-//! verifying draft tokens needs. A column has the same bits whatever columns stand beside it; which bits with quantised
-//! weights, the instruction set's [`isa::Order`] says.
+//! verifying draft tokens needs. A column has the same bits whatever columns stand beside it, in every instruction set.
 //!
 //! A weight is a matrix of rows; an activation vector (one token's, or one token's for one expert) is a column. Which types,
 //! how many columns, on what processors: `docs/KERNELS.md`. Elsewhere ggml computes. The environment variable
-//! `NEXTN_KERNELS` chooses for comparisons, read once: `off`, `scalar`, `scalarblocks`, `avx2`, `avxvnni`, `avx512`, `neon`,
-//! `i8mm`.
+//! `NEXTN_KERNELS` chooses for comparisons, read once: `off`, `scalar`, `avx2`, `avxvnni`, `avx512`, `neon`, `i8mm`.
 //!
 //! # What the SAFETY comments refer to
 //! - **The tile contract** is that of [`product::dots`]: what a group of weight rows and a tile of columns point to.

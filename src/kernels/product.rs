@@ -223,7 +223,7 @@ unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Do
     // SAFETY: the tile contract, handed on; an available instruction set has the features that its kernels are compiled for.
     unsafe {
         match isa {
-            Isa::Scalar | Isa::ScalarBlocks => scalar::dots(isa, ty, group, y),
+            Isa::Scalar => scalar::dots(isa, ty, group, y),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::floats::dots(isa, ty, group, y),
             #[cfg(target_arch = "aarch64")]

@@ -67,7 +67,7 @@ unsafe fn block_32(from_float: FromFloat, isa: Isa, x: *const f32, quants: *mut 
     // SAFETY: `x`, `quants` and `scale` are as this function wants them (the caller); the instruction set is available.
     let found = unsafe {
         match isa {
-            Isa::Scalar | Isa::ScalarBlocks => scalar::block_32(x, quants, scale),
+            Isa::Scalar => scalar::block_32(x, quants, scale),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::avx2::quantise::block_32(x, quants, scale, isa.bias()),
             #[cfg(target_arch = "aarch64")]
@@ -102,7 +102,7 @@ unsafe fn block_256(from_float: FromFloat, isa: Isa, x: *const f32, to: *mut u8)
     // SAFETY: `x` and `to` are as this function wants them (the caller); the instruction set is available.
     let done = unsafe {
         match isa {
-            Isa::Scalar | Isa::ScalarBlocks => scalar::block_256(x, to),
+            Isa::Scalar => scalar::block_256(x, to),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::avx2::quantise::block_256(x, to),
             #[cfg(target_arch = "aarch64")]

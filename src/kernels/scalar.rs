@@ -1,22 +1,19 @@
 //! Products in plain Rust, one value at a time: what every other instruction set is held to, bit for bit.
 //!
-//! Integers are added within a block, exactly. Floats are added over the blocks, each by a fused multiply-add: in
-//! [`Order::Lanes`] in eight lanes, of which lane `t` has values `4t` to `4t + 3` of every 32, then the lanes in pairs
-//! (`lanes.rs`), as ggml's `vec_dot` does on x86-64 with AVX2; in [`Order::Blocks`] in one. Plain values: `floats.rs`. The K
-//! types add minima the same way: in four lanes (`Q4K`), in one (`Q5K`, and both in [`Order::Blocks`]).
+//! Integers are added within a block, exactly. Floats are added over the blocks, one after the other, each by a fused
+//! multiply-add; minima of the K types likewise, apart. So one conversion and one fused multiply-add for each block serve as many
+//! weight rows as a register has lanes. Plain values: `floats.rs`.
 
 use crate::activations::{ColumnTile, record};
 use crate::floats;
-use crate::isa::{Isa, Order};
-use crate::lanes::sum_array;
+use crate::isa::Isa;
 use crate::tile::{Dots, RowGroup};
 use crate::weight_type::{WeightType, iq4nl, mxfp4, q4k_q5k, q6k};
 
 /// # Safety
 /// The tile contract.
 pub(crate) unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Dots {
-    let order = isa.order();
-    let one: unsafe fn(Order, WeightType, *const u8, *const u8, &ColumnTile) -> f32 = match ty {
+    let one: unsafe fn(WeightType, *const u8, *const u8, &ColumnTile) -> f32 = match ty {
         WeightType::Q8_0 | WeightType::Q4_0 | WeightType::IQ4NL | WeightType::Q5_0 | WeightType::MXFP4 => q_0,
         WeightType::Q4K | WeightType::Q5K => q4_or_q5,
         WeightType::Q6K => q6,
@@ -29,37 +26,10 @@ pub(crate) unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &Column
     for (dots, &column) in dots[..y.n].iter_mut().zip(&y.columns) {
         for (dot, &w) in dots.iter_mut().zip(&group.rows) {
             // SAFETY: row and column have `y.n_blocks` blocks of this type and its format (the tile contract).
-            *dot = unsafe { one(order, ty, w, column, y) };
+            *dot = unsafe { one(ty, w, column, y) };
         }
     }
     dots
-}
-
-/// A sum of blocks in this order.
-struct Sum {
-    order: Order,
-    lanes: [f32; 8],
-}
-
-impl Sum {
-    fn new(order: Order) -> Self {
-        Self { order, lanes: [0.0; 8] }
-    }
-
-    /// Adds a block: its scale times its lanes' integers.
-    fn add(&mut self, scale: f32, parts: [i32; 8]) {
-        match self.order {
-            Order::Lanes => self.lanes = std::array::from_fn(|t| scale.mul_add(parts[t] as f32, self.lanes[t])),
-            Order::Blocks => self.lanes[0] = scale.mul_add(parts.iter().sum::<i32>() as f32, self.lanes[0]),
-        }
-    }
-
-    fn total(self) -> f32 {
-        match self.order {
-            Order::Lanes => sum_array(self.lanes),
-            Order::Blocks => self.lanes[0],
-        }
-    }
 }
 
 /// The `n` bytes at `p`.
@@ -78,9 +48,9 @@ fn half(block: &[u8], at: usize) -> f32 {
 
 /// # Safety
 /// `w` and `column` have `y.n_blocks` blocks of this type and its format.
-unsafe fn q_0(order: Order, ty: WeightType, w: *const u8, column: *const u8, y: &ColumnTile) -> f32 {
+unsafe fn q_0(ty: WeightType, w: *const u8, column: *const u8, y: &ColumnTile) -> f32 {
     let n_bytes = ty.block_bytes();
-    let mut sum = Sum::new(order);
+    let mut sum = 0f32;
     for l in 0..y.n_blocks {
         // SAFETY: block `l` lies in row and column; scales are aligned.
         let (w, q, dy) = unsafe {
@@ -97,9 +67,9 @@ unsafe fn q_0(order: Order, ty: WeightType, w: *const u8, column: *const u8, y: 
             _ => i32::from(nibble(i)) - 8,
         };
         let value = |i: usize| weight(i) * i32::from(q[i] as i8);
-        sum.add(d, std::array::from_fn(|t| (4 * t..4 * t + 4).map(value).sum()));
+        sum = d.mul_add((0..32).map(value).sum::<i32>() as f32, sum);
     }
-    sum.total()
+    sum
 }
 
 /// The parts of record `l`: quants, scale, sums.
@@ -129,10 +99,9 @@ fn scale_and_min(packed: &[u8], s: usize) -> (i32, i32) {
 
 /// # Safety
 /// As [`q_0`].
-unsafe fn q4_or_q5(order: Order, ty: WeightType, w: *const u8, column: *const u8, y: &ColumnTile) -> f32 {
+unsafe fn q4_or_q5(ty: WeightType, w: *const u8, column: *const u8, y: &ColumnTile) -> f32 {
     let five = ty == WeightType::Q5K;
-    let one_lane = five || order == Order::Blocks;
-    let (mut sum, mut mins, mut all_mins) = (Sum::new(order), [0f32; 4], 0f32);
+    let (mut sum, mut mins) = (0f32, 0f32);
     for l in 0..y.n_blocks {
         // SAFETY: block `l` lies in row and column.
         let (w, (q, dy, sums, _)) = unsafe { (bytes(w.add(ty.block_bytes() * l), ty.block_bytes()), parts(column, l)) };
@@ -144,24 +113,18 @@ unsafe fn q4_or_q5(order: Order, ty: WeightType, w: *const u8, column: *const u8
         let packed = &w[q4k_q5k::SCALES..];
         let (d, dmin) = (dy * half(w, q4k_q5k::SCALE), -dy * half(w, q4k_q5k::SCALE + 2));
         let value = |s: usize, i: usize| weight(s, i) * i32::from(q[32 * s + i] as i8);
-        let part =
-            |t: usize, s: usize| scale_and_min(packed, s).0 * (4 * t..4 * t + 4).map(|i| value(s, i)).sum::<i32>();
-        sum.add(d, std::array::from_fn(|t| (0..8).map(|s| part(t, s)).sum()));
-        let min =
-            |t: usize| -> i32 { (2 * t..2 * t + 2).map(|s| scale_and_min(packed, s).1 * i32::from(sums[s])).sum() };
-        if one_lane {
-            all_mins = dmin.mul_add((0..4).map(min).sum::<i32>() as f32, all_mins);
-        } else {
-            mins = std::array::from_fn(|t| dmin.mul_add(min(t) as f32, mins[t]));
-        }
+        let part = |s: usize| scale_and_min(packed, s).0 * (0..32).map(|i| value(s, i)).sum::<i32>();
+        let min = |s: usize| scale_and_min(packed, s).1 * i32::from(sums[s]);
+        sum = d.mul_add((0..8).map(part).sum::<i32>() as f32, sum);
+        mins = dmin.mul_add((0..8).map(min).sum::<i32>() as f32, mins);
     }
-    sum.total() + if one_lane { all_mins } else { (mins[0] + mins[2]) + (mins[1] + mins[3]) }
+    sum + mins
 }
 
 /// # Safety
 /// As [`q_0`].
-unsafe fn q6(order: Order, _: WeightType, w: *const u8, column: *const u8, y: &ColumnTile) -> f32 {
-    let mut sum = Sum::new(order);
+unsafe fn q6(_: WeightType, w: *const u8, column: *const u8, y: &ColumnTile) -> f32 {
+    let mut sum = 0f32;
     for l in 0..y.n_blocks {
         // SAFETY: block `l` lies in row and column.
         let (w, (q, dy, _, sums)) = unsafe { (bytes(w.add(210 * l), 210), parts(column, l)) };
@@ -173,9 +136,9 @@ unsafe fn q6(order: Order, _: WeightType, w: *const u8, column: *const u8, y: &C
         let scale = |i: usize| i32::from(w[q6k::SCALES + i] as i8);
         let d = dy * half(w, q6k::SCALE);
         let value = |s: usize, i: usize| weight(s, i) * i32::from(q[32 * s + i] as i8);
-        let part = |t: usize, s: usize| scale(2 * s + t / 4) * (4 * t..4 * t + 4).map(|i| value(s, i)).sum::<i32>();
-        let offset = |t: usize| (2 * t..2 * t + 2).map(|i| scale(i) * i32::from(sums[i])).sum::<i32>();
-        sum.add(d, std::array::from_fn(|t| (0..8).map(|s| part(t, s)).sum::<i32>() - 32 * offset(t)));
+        let part = |i: usize| scale(i) * (0..16).map(|t| value(i / 2, i % 2 * 16 + t)).sum::<i32>();
+        let offset = |i: usize| 32 * scale(i) * i32::from(sums[i]);
+        sum = d.mul_add((0..16).map(|i| part(i) - offset(i)).sum::<i32>() as f32, sum);
     }
-    sum.total()
+    sum
 }

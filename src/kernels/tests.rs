@@ -1,15 +1,12 @@
-//! Every instruction set that this CPU has, bit for bit: where sums have ggml's order on x86-64, against its `vec_dot` on
-//! columns that ggml quantised; elsewhere against the scalar one of that order. Those against exact sums, and against sums
+//! Every instruction set that this CPU has, bit for bit against the scalar one; that one against exact sums, and against sums
 //! of every processor.
 
 use ggml_sys as sys;
 
 use crate::activations::record;
 use crate::experts::{self, Experts, Route};
-use crate::isa::{Isa, Order};
+use crate::isa::Isa;
 use crate::joined::{join_rows, reads};
-#[cfg(target_arch = "x86_64")]
-use crate::product::vec_dot;
 use crate::slices::{self, Columns};
 use crate::weight_type::{ActivationFormat, WeightType};
 
@@ -50,51 +47,6 @@ fn weights(ty: WeightType, x: &[f32], k: usize) -> Vec<u8> {
     w
 }
 
-/// True when results have the bits of this build of ggml: elsewhere, and compiled for less, it sums in another order.
-#[cfg(target_arch = "x86_64")]
-fn has_bits_of_ggml() -> bool {
-    // SAFETY: no preconditions.
-    let (avx2, fma) = (unsafe { sys::ggml_cpu_has_avx2() }, unsafe { sys::ggml_cpu_has_fma() });
-    avx2 != 0 && fma != 0
-}
-
-/// The plain reference of an order.
-fn reference(order: Order) -> Isa {
-    match order {
-        Order::Lanes => Isa::Scalar,
-        Order::Blocks => Isa::ScalarBlocks,
-    }
-}
-
-/// What the product of quantised weights with one column must be: in ggml's order on x86-64 by ggml alone.
-#[cfg(target_arch = "x86_64")]
-fn expected(order: Order, ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<f32> {
-    // ggml's dot products of IQ4_NL and MXFP4 add even and odd blocks apart, and its product of several tokens does not.
-    if !has_bits_of_ggml() || matches!(ty, WeightType::IQ4NL | WeightType::MXFP4) || order == Order::Blocks {
-        return product(reference(order), ty, w, x, k, 1);
-    }
-    // Sums of a block of zeros are left as they are: zero.
-    let mut y = vec![0u32; k / 32 * 10 + 8];
-    // SAFETY: the table is static and has every type.
-    let traits = unsafe { sys::ggml_get_type_traits_cpu(ty.format().raw()) };
-    // SAFETY: an entry of ggml's static table.
-    let from_float = unsafe { (*traits).from_float }.unwrap();
-    // SAFETY: less than 40 bytes for each 32 values.
-    unsafe { from_float(x.as_ptr(), y.as_mut_ptr().cast(), k as i64) };
-    let vec_dot = |w: &[u8]| {
-        let mut dot = 0.0;
-        // SAFETY: row and column have `k` values.
-        unsafe { vec_dot(ty)(k as i32, &mut dot, 0, w.as_ptr().cast(), 0, y.as_ptr().cast(), 0, 1) };
-        dot
-    };
-    w.chunks(ty.row_bytes(k)).map(vec_dot).collect()
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn expected(order: Order, ty: WeightType, w: &[u8], x: &[f32], k: usize) -> Vec<f32> {
-    product(reference(order), ty, w, x, k, 1)
-}
-
 fn product(isa: Isa, ty: WeightType, w: &[u8], x: &[f32], k: usize, n_threads: usize) -> Vec<f32> {
     let columns = Columns::new(isa, ty.format(), x, k, n_threads);
     let mut out = vec![f32::NAN; w.len() / ty.row_bytes(k) * (x.len() / k)];
@@ -108,13 +60,12 @@ fn same(a: f32, b: f32) -> bool {
 }
 
 fn check(ty: WeightType, w: &[u8], x: &[f32], k: usize) {
-    let of_order = |order| -> Vec<f32> { x.chunks(k).flat_map(|x| expected(order, ty, w, x, k)).collect() };
-    let (lanes, blocks) = (of_order(Order::Lanes), of_order(Order::Blocks));
+    // Column by column.
+    let expected: Vec<f32> = x.chunks(k).flat_map(|x| product(Isa::Scalar, ty, w, x, k, 1)).collect();
     for isa in Isa::available() {
-        let expected = if isa.order() == Order::Lanes { &lanes } else { &blocks };
         for nth in 1..=4 {
             let out = product(isa, ty, w, x, k, nth);
-            for (i, (&is, &wants)) in out.iter().zip(expected).enumerate() {
+            for (i, (&is, &wants)) in out.iter().zip(&expected).enumerate() {
                 let n = x.len() / k;
                 assert!(same(is, wants), "{isa:?} {ty:?} k {k} n {n} nth {nth}: {i} is {is:e}, not {wants:e}");
             }
@@ -141,7 +92,7 @@ fn the_best_instruction_set_of_the_processor_is_taken() {
     ];
     let best = wants.iter().find(|p| p.1).map(|p| p.0);
     // Nothing at all where ggml was compiled for less than the processor has.
-    assert!(available.is_empty() || available.last() == Some(&Isa::ScalarBlocks));
+    assert!(available.is_empty() || available.last() == Some(&Isa::Scalar));
     if let (Some(best), false) = (best, available.is_empty()) {
         assert_eq!(available[0], best);
     }
@@ -322,8 +273,7 @@ fn sums_are_close_to_exact_ones() {
             // SAFETY: the scale of that block.
             f64::from(quant as i8) * f64::from(unsafe { *scale })
         };
-        let of_both = [Isa::Scalar, Isa::ScalarBlocks].map(|isa| product(isa, ty, &w, &x, k, 1));
-        for (at, is) in of_both.iter().flat_map(|out| out.iter().copied().enumerate()) {
+        for (at, is) in product(Isa::Scalar, ty, &w, &x, k, 1).into_iter().enumerate() {
             let (j, i) = (at / m, at % m);
             // The quants are within half a step of the values; their own test says how they are made.
             let parts: Vec<f64> = (0..k).map(|l| f64::from(values[i * k + l]) * quant(j, l)).collect();
@@ -339,21 +289,7 @@ fn bits_are_those_of_every_other_processor() {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = |x: &[f32]| x.iter().flat_map(|x| x.to_bits().to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, fnv);
     // Seen on x86-64.
-    let in_lanes: [u64; 11] = [
-        0x589f_825a_6a8d_3995,
-        0xe60a_d30f_8b2c_971a,
-        0xd000_e894_b898_abcb,
-        0xdaa8_cb35_d851_8e37,
-        0xe5d2_0602_447d_5fcf,
-        0x36f9_94c6_7c98_7703,
-        0x5848_3a8f_5bc1_3a34,
-        0xfe83_a592_1c14_1b51,
-        0x3bcc_e302_a0b0_7e4d,
-        0x6ba2_781b_0c72_7829,
-        0x067d_d5df_37e3_efa3,
-    ];
-    let mut in_blocks = in_lanes;
-    in_blocks[..8].copy_from_slice(&[
+    let wanted: [u64; 11] = [
         0xe7d4_01aa_4e6d_f462,
         0x3cbb_7d1e_7350_44d1,
         0xa004_60d8_cbde_cd33,
@@ -362,12 +298,14 @@ fn bits_are_those_of_every_other_processor() {
         0x3aca_3223_6884_ee15,
         0x82a2_0978_a50f_85b2,
         0x3a2c_0388_8b15_7d57,
-    ]);
+        0x3bcc_e302_a0b0_7e4d,
+        0x6ba2_781b_0c72_7829,
+        0x067d_d5df_37e3_efa3,
+    ];
     let mut seen = [0; 11];
     let mut paths = Isa::available();
-    paths.extend([Isa::Scalar, Isa::ScalarBlocks]);
+    paths.push(Isa::Scalar);
     for isa in paths {
-        let wanted = if isa.order() == Order::Lanes { in_lanes } else { in_blocks };
         for (ty, seen) in QUANTISED.into_iter().chain(FLOATS).zip(&mut seen) {
             let (k, m) = (1024, 9);
             let out = product(isa, ty, &tame(ty, m * ty.row_bytes(k), 16), &noise(k * 3, 17), k, 1);
@@ -404,7 +342,7 @@ fn experts_of_gathered_columns_have_the_bits_of_one_column_alone() {
                 }
                 for route in &order {
                     let w = &w[route.expert as usize * bytes..][..bytes];
-                    let wanted = expected(isa.order(), ty, w, &x[route.from as usize * k..][..k], k);
+                    let wanted = product(Isa::Scalar, ty, w, &x[route.from as usize * k..][..k], k, 1);
                     for (is, wants) in out[route.to as usize * m..][..m].iter().copied().zip(wanted) {
                         assert!(same(is, wants), "{isa:?} {ty:?} nth {nth}: {is:e}, not {wants:e}");
                     }

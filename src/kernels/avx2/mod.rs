@@ -1,7 +1,7 @@
 //! Products with AVX2, and with AVX-VNNI: eight weight rows at a time, one in each lane. A file for each layout of blocks.
 //!
 //! Four bytes of each of eight rows make a register, which four bytes of a column, the same in all lanes, are multiplied
-//! with: so one conversion and one fused multiply-add a block serve eight rows ([`crate::isa::Order::Blocks`]).
+//! with: so one conversion and one fused multiply-add a block serve eight rows.
 
 mod both;
 pub(crate) mod joined;

@@ -1,7 +1,7 @@
 //! Products with AVX-512 VNNI: sixteen weight rows at a time, one in each lane. A file for each layout of blocks.
 //!
-//! As with AVX2 four bytes of each row make a register, which four bytes of a column are multiplied with, the same in all lanes
-//! ([`crate::isa::Order::Blocks`]). VNNI takes weights as unsigned and columns as signed bytes.
+//! As with AVX2 four bytes of each row make a register, which four bytes of a column are multiplied with, the same in all lanes.
+//! VNNI takes weights as unsigned and columns as signed bytes.
 
 mod q4k_q5k;
 mod q6k;

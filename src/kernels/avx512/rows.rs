@@ -30,12 +30,22 @@ pub(super) unsafe fn blocks<const JOINED: bool>(
 /// # Safety
 /// They can be read; the CPU has AVX-512 F.
 #[inline(always)]
-unsafe fn both(low: *const u8, high: *const u8) -> __m512i {
+pub(super) unsafe fn both(low: *const u8, high: *const u8) -> __m512i {
     // SAFETY: 32 bytes each (the caller).
     unsafe {
         let low = _mm512_castsi256_si512(_mm256_loadu_si256(low.cast()));
         _mm512_inserti64x4::<1>(low, _mm256_loadu_si256(high.cast()))
     }
+}
+
+/// 32 bytes, twice.
+///
+/// # Safety
+/// They can be read; the CPU has AVX-512 F.
+#[inline(always)]
+pub(super) unsafe fn twice(p: *const u8) -> __m512i {
+    // SAFETY: 32 bytes (the caller).
+    unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast())) }
 }
 
 /// 16 bytes at each of four addresses.

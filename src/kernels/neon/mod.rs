@@ -1,5 +1,5 @@
-//! Products with NEON and its dot product of bytes: four weight rows at a time, one in each lane of 128 bits
-//! ([`crate::isa::Order::Blocks`]). A file for each layout of blocks.
+//! Products with NEON and its dot product of bytes: four weight rows at a time, one in each lane of 128 bits.
+//! A file for each layout of blocks.
 
 pub(crate) mod q4k_q5k;
 pub(crate) mod q6k;

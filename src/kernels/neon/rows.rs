@@ -1,4 +1,4 @@
-//! Four weight rows side by side: lane `r` of a register belongs to row `r`. With [`crate::isa::Order::Blocks`] one conversion
+//! Four weight rows side by side: lane `r` of a register belongs to row `r`. One conversion
 //! to float and one fused multiply-add a block then serve four rows.
 
 use std::arch::aarch64::*;
