@@ -100,9 +100,9 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const JOINED: bool>(
                         }
                     }
                     let scale = byte_of_lane(head.scales[s / 4], s as i32 % 4);
-                    for j in 0..N {
-                        let part = add_products(zero, &w, y.columns[j].add(l * record::BYTES + 32 * s));
-                        whole[j] = _mm512_add_epi32(whole[j], _mm512_mullo_epi32(part, scale));
+                    for (whole, column) in whole.iter_mut().zip(y.columns) {
+                        let part = add_products(zero, &w, column.add(l * record::BYTES + 32 * s));
+                        *whole = _mm512_add_epi32(*whole, _mm512_mullo_epi32(part, scale));
                     }
                 }
             }

@@ -57,9 +57,9 @@ unsafe fn few<const N: usize>(group: &RowGroup<WIDEST>, y: &ColumnTile) -> Dots<
                     _mm512_cvtepi8_epi16(_mm256_inserti128_si256::<1>(low, high))
                 };
                 let offset = _mm512_sub_epi16(zero, _mm512_slli_epi16::<5>(scales));
-                for j in 0..N {
-                    let record = y.columns[j].add(l * record::BYTES);
-                    whole[j][p] = _mm512_madd_epi16(offset, twice(record.add(record::SUMS_16)));
+                for (whole, column) in whole.iter_mut().zip(y.columns) {
+                    let record = column.add(l * record::BYTES);
+                    whole[p] = _mm512_madd_epi16(offset, twice(record.add(record::SUMS_16)));
                 }
                 for h in 0..2 {
                     let high = both(a.add(q6k::HIGH + 32 * h), b.add(q6k::HIGH + 32 * h));
@@ -70,10 +70,10 @@ unsafe fn few<const N: usize>(group: &RowGroup<WIDEST>, y: &ColumnTile) -> Dots<
                             let s = 4 * h + quarter;
                             let at = _mm512_add_epi16(first, _mm512_set1_epi16(2 * s as i16));
                             let scale = _mm512_permutexvar_epi16(at, scales);
-                            for j in 0..N {
+                            for (whole, column) in whole.iter_mut().zip(y.columns) {
                                 // At most 2 * 63 * 127 in a lane.
-                                let q = twice(y.columns[j].add(l * record::BYTES + 32 * s));
-                                whole[j][p] = _mm512_dpwssd_epi32(whole[j][p], scale, _mm512_maddubs_epi16(w, q));
+                                let pairs = _mm512_maddubs_epi16(w, twice(column.add(l * record::BYTES + 32 * s)));
+                                whole[p] = _mm512_dpwssd_epi32(whole[p], scale, pairs);
                             }
                         }
                     }
@@ -164,11 +164,11 @@ unsafe fn kernel<const N: usize, const JOINED: bool>(group: &RowGroup<WIDEST>, y
                         let at = s as i32 % 2 * 2;
                         let scale =
                             [signed_byte_of_lane(scales[s / 2], at), signed_byte_of_lane(scales[s / 2], at + 1)];
-                        for j in 0..N {
-                            let q = y.columns[j].add(l * record::BYTES + 32 * s);
-                            for half in 0..2 {
+                        for (whole, column) in whole.iter_mut().zip(y.columns) {
+                            let q = column.add(l * record::BYTES + 32 * s);
+                            for (half, &scale) in scale.iter().enumerate() {
                                 let part = add_products(zero, &w[4 * half..4 * half + 4], q.add(16 * half));
-                                whole[j] = _mm512_add_epi32(whole[j], _mm512_mullo_epi32(part, scale[half]));
+                                *whole = _mm512_add_epi32(*whole, _mm512_mullo_epi32(part, scale));
                             }
                         }
                     }

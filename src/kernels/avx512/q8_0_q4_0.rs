@@ -112,13 +112,12 @@ unsafe fn kernel<const N: usize, const QUANTS: usize, const JOINED: bool>(
             let blocks = blocks::<JOINED>(&group.rows, l, bytes);
             let dx = if QUANTS == quants::POWERS { powers::<JOINED>(&blocks) } else { halves::<JOINED>(&blocks, 0) };
             let w = weights::<QUANTS, JOINED>(&blocks);
-            for j in 0..N {
-                let column = y.columns[j];
+            for (sum, column) in sums.iter_mut().zip(y.columns) {
                 let offset = _mm512_madd_epi16(everywhere(column.add(y.offsets + 4 * l)), _mm512_set1_epi16(1));
                 let start = _mm512_sll_epi32(offset, _mm_cvtsi32_si128(twice as i32));
                 let whole = add_products(start, &w, column.add(32 * l));
                 let dy = float(column.add(y.scales + 4 * l));
-                sums[j] = _mm512_fmadd_ps(_mm512_mul_ps(dx, dy), _mm512_cvtepi32_ps(whole), sums[j]);
+                *sum = _mm512_fmadd_ps(_mm512_mul_ps(dx, dy), _mm512_cvtepi32_ps(whole), *sum);
             }
         }
         by_column(&sums)
