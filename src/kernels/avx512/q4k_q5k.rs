@@ -77,6 +77,7 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const JOINED: bool>(
     unsafe {
         let zero = _mm512_setzero_si512();
         let (nibble, fifth) = (_mm512_set1_epi8(15), _mm512_set1_epi8(16));
+        let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
         let mut sums = [_mm512_setzero_ps(); N];
         let mut mins = [_mm512_setzero_ps(); N];
         for l in 0..y.n_blocks {
@@ -100,7 +101,7 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const JOINED: bool>(
                         }
                     }
                     let scale = byte_of_lane(head.scales[s / 4], s as i32 % 4);
-                    for (whole, column) in whole.iter_mut().zip(y.columns) {
+                    for (whole, column) in whole.iter_mut().zip(&columns) {
                         let part = add_products(zero, &w, column.add(l * record::BYTES + 32 * s));
                         *whole = _mm512_add_epi32(*whole, _mm512_mullo_epi32(part, scale));
                     }
@@ -112,7 +113,7 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const JOINED: bool>(
                 *both = bytes_as_words(head.mins[i / 2], at, at + 1);
             }
             for j in 0..N {
-                let record = y.columns[j].add(l * record::BYTES);
+                let record = columns[j].add(l * record::BYTES);
                 let mut min = zero;
                 for (i, &both) in both.iter().enumerate() {
                     min = _mm512_dpwssd_epi32(min, both, everywhere(record.add(record::SUMS_32 + 4 * i)));

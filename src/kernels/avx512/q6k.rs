@@ -43,6 +43,7 @@ unsafe fn few<const N: usize>(group: &RowGroup<WIDEST>, y: &ColumnTile) -> Dots<
             _mm512_inserti32x4::<1>(zero, _mm_set1_epi16(1)),
             _mm256_inserti128_si256::<1>(_mm256_set1_epi16(16), _mm_set1_epi16(17)),
         );
+        let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
         let mut sums = [_mm512_setzero_ps(); N];
         for l in 0..y.n_blocks {
             let ahead = group.ahead.wrapping_add(l * WIDEST * bytes);
@@ -57,7 +58,7 @@ unsafe fn few<const N: usize>(group: &RowGroup<WIDEST>, y: &ColumnTile) -> Dots<
                     _mm512_cvtepi8_epi16(_mm256_inserti128_si256::<1>(low, high))
                 };
                 let offset = _mm512_sub_epi16(zero, _mm512_slli_epi16::<5>(scales));
-                for (whole, column) in whole.iter_mut().zip(y.columns) {
+                for (whole, column) in whole.iter_mut().zip(&columns) {
                     let record = column.add(l * record::BYTES);
                     whole[p] = _mm512_madd_epi16(offset, twice(record.add(record::SUMS_16)));
                 }
@@ -70,7 +71,7 @@ unsafe fn few<const N: usize>(group: &RowGroup<WIDEST>, y: &ColumnTile) -> Dots<
                             let s = 4 * h + quarter;
                             let at = _mm512_add_epi16(first, _mm512_set1_epi16(2 * s as i16));
                             let scale = _mm512_permutexvar_epi16(at, scales);
-                            for (whole, column) in whole.iter_mut().zip(y.columns) {
+                            for (whole, column) in whole.iter_mut().zip(&columns) {
                                 // At most 2 * 63 * 127 in a lane.
                                 let pairs = _mm512_maddubs_epi16(w, twice(column.add(l * record::BYTES + 32 * s)));
                                 whole[p] = _mm512_dpwssd_epi32(whole[p], scale, pairs);
@@ -81,7 +82,7 @@ unsafe fn few<const N: usize>(group: &RowGroup<WIDEST>, y: &ColumnTile) -> Dots<
             }
             let d = halves::<false>(&blocks, q6k::SCALE);
             for j in 0..N {
-                let dy = float(y.columns[j].add(l * record::BYTES + record::SCALE));
+                let dy = float(columns[j].add(l * record::BYTES + record::SCALE));
                 let whole = by_row(&whole[j]);
                 sums[j] = _mm512_fmadd_ps(_mm512_mul_ps(dy, d), _mm512_cvtepi32_ps(whole), sums[j]);
             }
@@ -141,6 +142,7 @@ unsafe fn kernel<const N: usize, const JOINED: bool>(group: &RowGroup<WIDEST>, y
     unsafe {
         let zero = _mm512_setzero_si512();
         let (nibble, pair) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
+        let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
         let mut sums = [_mm512_setzero_ps(); N];
         for l in 0..y.n_blocks {
             let ahead = group.ahead.wrapping_add(l * WIDEST * bytes);
@@ -164,7 +166,7 @@ unsafe fn kernel<const N: usize, const JOINED: bool>(group: &RowGroup<WIDEST>, y
                         let at = s as i32 % 2 * 2;
                         let scale =
                             [signed_byte_of_lane(scales[s / 2], at), signed_byte_of_lane(scales[s / 2], at + 1)];
-                        for (whole, column) in whole.iter_mut().zip(y.columns) {
+                        for (whole, column) in whole.iter_mut().zip(&columns) {
                             let q = column.add(l * record::BYTES + 32 * s);
                             for (half, &scale) in scale.iter().enumerate() {
                                 let part = add_products(zero, &w[4 * half..4 * half + 4], q.add(16 * half));
@@ -182,7 +184,7 @@ unsafe fn kernel<const N: usize, const JOINED: bool>(group: &RowGroup<WIDEST>, y
                 *both = _mm512_mask_blend_epi16(0xaaaa_aaaa, even, _mm512_slli_epi32::<16>(odd));
             }
             for j in 0..N {
-                let record = y.columns[j].add(l * record::BYTES);
+                let record = columns[j].add(l * record::BYTES);
                 let mut offset = zero;
                 for (i, &scale) in pairs.iter().enumerate() {
                     offset = _mm512_dpwssd_epi32(offset, scale, everywhere(record.add(record::SUMS_16 + 4 * i)));

@@ -106,13 +106,14 @@ unsafe fn kernel<const N: usize, const QUANTS: usize, const JOINED: bool>(
     let twice = const { 31 - (eights(QUANTS) as u32).leading_zeros() };
     // SAFETY: `l` is below the number of blocks, of which each has 32 quants, in a column too, and there an offset and a scale.
     unsafe {
+        let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
         let mut sums = [_mm512_setzero_ps(); N];
         for l in 0..y.n_blocks {
             prefetch_far(group.ahead.wrapping_add(l * WIDEST * bytes), WIDEST * bytes);
             let blocks = blocks::<JOINED>(&group.rows, l, bytes);
             let dx = if QUANTS == quants::POWERS { powers::<JOINED>(&blocks) } else { halves::<JOINED>(&blocks, 0) };
             let w = weights::<QUANTS, JOINED>(&blocks);
-            for (sum, column) in sums.iter_mut().zip(y.columns) {
+            for (sum, column) in sums.iter_mut().zip(&columns) {
                 let offset = _mm512_madd_epi16(everywhere(column.add(y.offsets + 4 * l)), _mm512_set1_epi16(1));
                 let start = _mm512_sll_epi32(offset, _mm_cvtsi32_si128(twice as i32));
                 let whole = add_products(start, &w, column.add(32 * l));

@@ -245,10 +245,10 @@ pub(super) unsafe fn by_lane(first: i32, step: i32) -> __m512i {
     unsafe { _mm512_set4_epi32(first + 3 * step, first + 2 * step, first + step, first) }
 }
 
-/// `sum` and the products of 32 weights of every row, without signs and four in each of `w`, with the 32 of a column at `q`.
+/// `sum` and the products of weights of every row, without signs and four in each of `w`, with as many of a column at `q`.
 ///
 /// # Safety
-/// As many bytes can be read as `w` has lanes; the CPU has AVX-512 F and VNNI.
+/// Four bytes can be read for each of `w`; the CPU has AVX-512 F and VNNI.
 #[inline(always)]
 pub(super) unsafe fn add_products(mut sum: __m512i, w: &[__m512i], q: *const u8) -> __m512i {
     for (i, &w) in w.iter().enumerate() {
