@@ -1,7 +1,6 @@
 //! The choice of an instruction set's kernel by the type of weight. Computes nothing.
 
 /// What an instruction set's kernels make of this type of quantised weight: a `dots` in a module of the caller for each.
-#[cfg(target_arch = "aarch64")]
 macro_rules! by_weight_type {
     ($isa:expr, $ty:expr, $group:expr, $y:expr) => {
         match $ty {
@@ -18,5 +17,4 @@ macro_rules! by_weight_type {
     };
 }
 
-#[cfg(target_arch = "aarch64")]
 pub(crate) use by_weight_type;

@@ -11,12 +11,13 @@ use crate::isa::Isa;
 use crate::joined;
 use crate::scalar;
 use crate::tile::{Dots, GROUP, RowGroup, WIDE, WIDEST};
-use crate::weight_type::{ActivationFormat, WeightType};
+use crate::weight_type::WeightType;
 
 /// Weight bytes are prefetched at least this far ahead.
 const PREFETCH_DISTANCE: usize = 4096;
 
 /// Likewise by kernels that ask for the second cache.
+#[cfg(target_arch = "x86_64")]
 const FAR_DISTANCE: usize = 16 << 10;
 
 /// Weight bytes that stay in a core's cache while more than eight columns are multiplied with them.
@@ -123,7 +124,8 @@ pub(crate) unsafe fn rows_times_tile(
 ) {
     let part = Part { w, range, row_bytes, tile, out, prefetch };
     #[cfg(target_arch = "x86_64")]
-    let distance = if w.ty.format() == ActivationFormat::Q8K { FAR_DISTANCE } else { PREFETCH_DISTANCE };
+    let distance =
+        if w.ty.format() == crate::weight_type::ActivationFormat::Q8K { FAR_DISTANCE } else { PREFETCH_DISTANCE };
     // SAFETY: the tile contract, handed on with the caller's; an available instruction set has the features that its kernels
     // are compiled for.
     unsafe {
