@@ -84,10 +84,12 @@ impl Limits {
     /// JSON is left to whoever reads the grammar: it may stand in a text or a comment.
     pub(crate) fn lark(&self, what: &'static str, source: &str) -> Result<(), Error> {
         self.text(what, source)?;
-        let blocks = || source.split("%json").skip(1);
+        let blocks = || source.match_indices("%json");
         at_most(what, "blocks of %json", blocks().count(), self.max_blocks)?;
-        for block in blocks() {
-            if let Some(Ok(schema)) = serde_json::Deserializer::from_str(block).into_iter::<Value>().next() {
+        for (at, word) in blocks() {
+            // To the end of the source: the word may stand in the schema, too.
+            let rest = &source[at + word.len()..];
+            if let Some(Ok(schema)) = serde_json::Deserializer::from_str(rest).into_iter::<Value>().next() {
                 self.schema(what, &schema)?;
             }
         }
@@ -181,6 +183,8 @@ mod tests {
         assert_eq!(lark(&format!("start: %json {spelt}")), refused, "the same key, spelt otherwise");
         let deep = (0..100).fold(json!({}), |inner, _| json!({"items": inner}));
         assert_eq!(lark(&format!("start: %json {deep}")), Err(Error::TooDeep { what: "Lark grammar", max: 64 }));
+        let titled = many.to_string().replacen('{', "{\"title\": \"%json\", ", 1);
+        assert_eq!(lark(&format!("start: %json {titled}")), refused, "the word within the schema");
         assert_eq!(lark("// %json {, as it should be\nstart: \"%json\""), Ok(()), "no schema");
     }
 }
