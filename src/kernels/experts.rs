@@ -60,7 +60,7 @@ pub unsafe extern "C" fn expert_products(dst: *mut sys::ggml_tensor, ith: c_int,
             match u32::try_from(id) {
                 Ok(expert) if (expert as usize) < n_expert => order.push(Route { expert, from, to: to as u32 }),
                 // The column says so, rather than hold what was there before.
-                _ => rows_of_thread(m, ith as usize, nth as usize).for_each(|i| {
+                _ => rows_of_thread(isa, ty, m, ith as usize, nth as usize).for_each(|i| {
                     let nothing = if id == NO_EXPERT { 0.0 } else { f32::NAN };
                     // SAFETY: within the result; no other thread writes these rows.
                     unsafe { *out.wrapping_add(to * m + i) = nothing }
@@ -166,7 +166,7 @@ pub(crate) unsafe fn on_thread(
     ith: usize,
     nth: usize,
 ) {
-    let mine = rows_of_thread(w.n_rows, ith, nth);
+    let mine = rows_of_thread(isa, w.ty, w.n_rows, ith, nth);
     let row_bytes = w.ty.row_bytes(x.shape.k);
     let matrix = |route: &Route| {
         let at = route.expert as usize * w.bytes;

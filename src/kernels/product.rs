@@ -10,8 +10,10 @@ use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::joined;
 use crate::scalar;
-use crate::tile::{Dots, GROUP, RowGroup, WIDE, WIDEST};
-use crate::weight_type::WeightType;
+#[cfg(target_arch = "x86_64")]
+use crate::tile::WIDEST;
+use crate::tile::{Dots, GROUP, RowGroup, WIDE};
+use crate::weight_type::{ActivationFormat, WeightType};
 
 /// Weight bytes are prefetched at least this far ahead.
 const PREFETCH_DISTANCE: usize = 4096;
@@ -46,10 +48,20 @@ impl Matrix {
     }
 }
 
-/// The weight rows, of `n_rows`, that thread `ith` of `nth` computes: whole groups of sixteen.
-pub(crate) fn rows_of_thread(n_rows: usize, ith: usize, nth: usize) -> Range<usize> {
-    let n_groups = n_rows.div_ceil(WIDEST);
-    (WIDEST * (n_groups * ith / nth)).min(n_rows)..(WIDEST * (n_groups * (ith + 1) / nth)).min(n_rows)
+/// Weight rows of a type that kernels take at a time, at most.
+fn rows_at_once(isa: Isa, ty: WeightType) -> usize {
+    match (isa, ty.format()) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512, ActivationFormat::Q8_0 | ActivationFormat::Q8K) => WIDEST,
+        (_, ActivationFormat::Q8_0 | ActivationFormat::Q8K | ActivationFormat::F32) => WIDE,
+    }
+}
+
+/// The weight rows, of `n_rows`, that thread `ith` of `nth` computes: whole groups.
+pub(crate) fn rows_of_thread(isa: Isa, ty: WeightType, n_rows: usize, ith: usize, nth: usize) -> Range<usize> {
+    let group = rows_at_once(isa, ty);
+    let n_groups = n_rows.div_ceil(group);
+    (group * (n_groups * ith / nth)).min(n_rows)..(group * (n_groups * (ith + 1) / nth)).min(n_rows)
 }
 
 /// What thread `ith` of `nth` computes of `w` times `activations`.
@@ -60,8 +72,9 @@ pub(crate) fn rows_of_thread(n_rows: usize, ith: usize, nth: usize) -> Range<usi
 pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, out: &Output, ith: usize, nth: usize) {
     let n = activations.shape.n;
     let row_bytes = w.ty.row_bytes(activations.shape.k);
-    let mine = rows_of_thread(w.n_rows, ith, nth);
-    let panel = if n <= MAX_COLUMNS { w.n_rows.max(1) } else { (PANEL / row_bytes).max(WIDEST) / WIDEST * WIDEST };
+    let mine = rows_of_thread(isa, w.ty, w.n_rows, ith, nth);
+    let group = rows_at_once(isa, w.ty);
+    let panel = if n <= MAX_COLUMNS { w.n_rows.max(1) } else { (PANEL / row_bytes).max(group) / group * group };
     let all_columns = |w: &Matrix, rows: Range<usize>, in_cache: bool| {
         for j in (0..n).step_by(MAX_COLUMNS) {
             let tile = activations.tile(j, MAX_COLUMNS.min(n - j));
@@ -72,7 +85,7 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
             unsafe { rows_times_tile(isa, w, rows.clone(), row_bytes, &tile, &to, prefetch) };
         }
     };
-    for first in mine.clone().step_by(panel.next_multiple_of(WIDEST)) {
+    for first in mine.clone().step_by(panel.next_multiple_of(group)) {
         let last = (first + panel).min(mine.end);
         #[cfg(target_arch = "x86_64")]
         let first = match w.joined.is_null() && joined::for_columns(isa, w.ty, n) {
@@ -123,36 +136,26 @@ pub(crate) unsafe fn rows_times_tile(
     prefetch: Prefetch,
 ) {
     let part = Part { w, range, row_bytes, tile, out, prefetch };
-    #[cfg(target_arch = "x86_64")]
-    let distance =
-        if w.ty.format() == crate::weight_type::ActivationFormat::Q8K { FAR_DISTANCE } else { PREFETCH_DISTANCE };
     // SAFETY: the tile contract, handed on with the caller's; an available instruction set has the features that its kernels
     // are compiled for.
     unsafe {
-        match (isa, w.joined.is_null()) {
+        match isa {
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, true) if w.ty.is_quantised() => {
-                part.in_groups::<WIDE>(distance, |group| crate::avx2::dots::<false, false>(w.ty, group, tile))
+            Isa::Avx2 | Isa::AvxVnni if w.ty.is_quantised() => {
+                let dots = match (isa == Isa::AvxVnni, !w.joined.is_null()) {
+                    (false, false) => crate::avx2::dots::<false, false>,
+                    (false, true) => crate::avx2::dots::<false, true>,
+                    (true, false) => crate::avx2::dots::<true, false>,
+                    (true, true) => crate::avx2::dots::<true, true>,
+                };
+                let far = w.ty.format() == ActivationFormat::Q8K;
+                let distance = if far { FAR_DISTANCE } else { PREFETCH_DISTANCE };
+                part.in_groups::<WIDE>(distance, |group| dots(w.ty, group, tile))
             }
             #[cfg(target_arch = "x86_64")]
-            (Isa::Avx2, false) if w.ty.is_quantised() => {
-                part.in_groups::<WIDE>(distance, |group| crate::avx2::dots::<false, true>(w.ty, group, tile))
-            }
-            #[cfg(target_arch = "x86_64")]
-            (Isa::AvxVnni, true) if w.ty.is_quantised() => {
-                part.in_groups::<WIDE>(distance, |group| crate::avx2::dots::<true, false>(w.ty, group, tile))
-            }
-            #[cfg(target_arch = "x86_64")]
-            (Isa::AvxVnni, false) if w.ty.is_quantised() => {
-                part.in_groups::<WIDE>(distance, |group| crate::avx2::dots::<true, true>(w.ty, group, tile))
-            }
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, true) if w.ty.is_quantised() => {
-                part.in_groups::<WIDEST>(FAR_DISTANCE, |group| crate::avx512::dots::<false>(w.ty, group, tile))
-            }
-            #[cfg(target_arch = "x86_64")]
-            (Isa::Avx512, false) if w.ty.is_quantised() => {
-                part.in_groups::<WIDEST>(FAR_DISTANCE, |group| crate::avx512::dots::<true>(w.ty, group, tile))
+            Isa::Avx512 if w.ty.is_quantised() => {
+                let dots = if w.joined.is_null() { crate::avx512::dots::<false> } else { crate::avx512::dots::<true> };
+                part.in_groups::<WIDEST>(FAR_DISTANCE, |group| dots(w.ty, group, tile))
             }
             _ => part.in_groups::<GROUP>(PREFETCH_DISTANCE, |group| dots(isa, w.ty, group, tile)),
         }

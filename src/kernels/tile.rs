@@ -9,6 +9,7 @@ pub(crate) const GROUP: usize = 4;
 pub(crate) const WIDE: usize = 8;
 
 /// Weight rows that kernels take which have one in each lane of 512 bits.
+#[cfg(target_arch = "x86_64")]
 pub(crate) const WIDEST: usize = 2 * WIDE;
 
 /// Weight rows and where the bytes lie that come next.

@@ -6,7 +6,8 @@
 use std::arch::x86_64::*;
 
 use super::rows::{
-    add_products, blocks, by_column, everywhere, float, halves, single_bytes, sixteen_bytes, thirty_two_bytes, words,
+    add_products, blocks, by_column, by_lane, everywhere, float, halves, single_bytes, sixteen_bytes, thirty_two_bytes,
+    words,
 };
 use crate::activations::ColumnTile;
 use crate::dispatch::by_columns;
@@ -68,7 +69,7 @@ unsafe fn weights<const QUANTS: usize, const JOINED: bool>(blocks: &[*const u8; 
                 for (i, w) in w.iter_mut().enumerate() {
                     // Byte `i / 2` of a row four times, of which each has a bit of its own.
                     let first = 0x0101_0101 * (i as i32 / 2);
-                    let byte = _mm512_shuffle_epi8(fifth, super::rows::by_lane(first, 0x0404_0404));
+                    let byte = _mm512_shuffle_epi8(fifth, by_lane(first, 0x0404_0404));
                     let bit = _mm512_set1_epi32(if i.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010u32 as i32 });
                     let set = _mm512_test_epi8_mask(byte, bit);
                     *w = _mm512_mask_add_epi8(*w, set, *w, _mm512_set1_epi8(16));
@@ -103,7 +104,7 @@ unsafe fn kernel<const N: usize, const QUANTS: usize, const JOINED: bool>(
     y: &ColumnTile,
 ) -> Dots<WIDEST> {
     let bytes = const { quants::block_bytes(QUANTS) };
-    let twice = const { 31 - (eights(QUANTS) as u32).leading_zeros() };
+    let doublings = const { eights(QUANTS).trailing_zeros() as i32 };
     // SAFETY: `l` is below the number of blocks, of which each has 32 quants, in a column too, and there an offset and a scale.
     unsafe {
         let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
@@ -115,7 +116,7 @@ unsafe fn kernel<const N: usize, const QUANTS: usize, const JOINED: bool>(
             let w = weights::<QUANTS, JOINED>(&blocks);
             for (sum, column) in sums.iter_mut().zip(&columns) {
                 let offset = _mm512_madd_epi16(everywhere(column.add(y.offsets + 4 * l)), _mm512_set1_epi16(1));
-                let start = _mm512_sll_epi32(offset, _mm_cvtsi32_si128(twice as i32));
+                let start = _mm512_sll_epi32(offset, _mm_cvtsi32_si128(doublings));
                 let whole = add_products(start, &w, column.add(32 * l));
                 let dy = float(column.add(y.scales + 4 * l));
                 *sum = _mm512_fmadd_ps(_mm512_mul_ps(dx, dy), _mm512_cvtepi32_ps(whole), *sum);

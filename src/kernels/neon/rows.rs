@@ -1,5 +1,5 @@
-//! Four weight rows side by side: lane `r` of a register belongs to row `r`. One conversion
-//! to float and one fused multiply-add a block then serve four rows.
+//! Four weight rows side by side: lane `r` of a register belongs to row `r`. One conversion to
+//! float and one fused multiply-add a block then serve four rows.
 
 use std::arch::aarch64::*;
 
