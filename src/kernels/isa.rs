@@ -99,7 +99,14 @@ impl Isa {
             let wanted = std::env::var("NEXTN_KERNELS").unwrap_or_default();
             let named = |name: &str| available.iter().copied().find(|p| format!("{p:?}").eq_ignore_ascii_case(name));
             let best = available.first().copied().filter(|p| !p.is_reference());
-            let chosen = if wanted.is_empty() || wanted == "on" { best } else { named(&wanted) };
+            let chosen = match wanted.as_str() {
+                "" | "on" => best,
+                "off" => None,
+                name => named(name),
+            };
+            if chosen.is_none() && !["", "on", "off"].contains(&wanted.as_str()) {
+                tracing::warn!("NEXTN_KERNELS={wanted}: ggml computes, as there are only {available:?} here, or off");
+            }
             tracing::debug!(isa = ?chosen, "kernels");
             chosen
         })
