@@ -96,10 +96,7 @@ prepare_cuda() {
     cp -r "$source/src/ggml-cuda" "$work/ggml-cuda"
     cp "$own"/*.cu "$own"/*.cuh "$work/ggml-cuda"
     for file in $(cut -d'|' -f1 "$own/hooks" | sort -u); do
-        awk -v file="$file" -F'|' 'NR == FNR { if ($1 == file) { n[$2] = 0; what[$2] = what[$2] $3 "\n" } next }
-            { print } $0 in n { n[$0]++; printf "%s", what[$0] }
-            END { for (line in n) if (n[line] != 1) { print n[line] " times in " file ": " line > "/dev/stderr"; exit 1 } }' \
-            "$own/hooks" "$source/src/ggml-cuda/$file" >"$work/ggml-cuda/$file" || stop "ggml has changed where our kernels are called"
+        awk -v file="$file" -f "$own/hooked.awk" "$own/hooks" "$source/src/ggml-cuda/$file" >"$work/ggml-cuda/$file" || stop "ggml has changed where our kernels are called"
     done
     local instances=$work/ggml-cuda/template-instances
     ls "$instances"/mmq*.cu "$instances"/fattn-mma*.cu "$instances"/fattn-tile*.cu "$instances"/mmf*.cu "$work"/ggml-cuda/*.cu >>"$list"
