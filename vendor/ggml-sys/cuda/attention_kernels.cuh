@@ -480,12 +480,16 @@ template <int D> static __global__ void __launch_bounds__(D) add_chunks(const fe
     p.dst[((int64_t(sequence) * p.n_tokens + token) * p.n_head + of) * D + d] = result;
 }
 
-// Calls run<GROUPS>() with the kernel for so many columns.
-template <typename F> void chosen_groups(int n_columns, const F & run) {
-    if (n_columns <= 8) {
+// Calls run<GROUPS>() with the kernel for so many columns: thread blocks take few as long as they all run at once, since a block takes
+// the longer the more it has, and else so many that cells are read seldom.
+template <typename F> void chosen_groups(const few_queries & p, int n_sequences, int n_at_once, const F & run) {
+    const auto are_at_once = [&](int groups) {
+        return int64_t((p.n_columns + 8 * groups - 1) / (8 * groups)) * p.n_head_kv * p.n_chunks * n_sequences <= n_at_once;
+    };
+    if (p.n_columns <= 8 || are_at_once(1)) {
         return run.template operator()<1>();
     }
-    if (n_columns <= 16) {
+    if (p.n_columns <= 16 || are_at_once(2)) {
         return run.template operator()<2>();
     }
     return run.template operator()<4>();

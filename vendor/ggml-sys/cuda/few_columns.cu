@@ -129,17 +129,8 @@ bool serves(const ggml_tensor * w, const ggml_tensor * x, const ggml_tensor * id
         (ids ? w->type != GGML_TYPE_F32 && x->ne[1] <= 64 && ids->ne[0] <= 64 : w->ne[2] == 1 && x->ne[2] == 1);
 }
 
-// Thread blocks of a launch, of which each takes so many rows; several matrices learn which are theirs.
-template <typename P> int blocks_of(P & p, int rows) {
-    if (p.n_several == 0) {
-        return (p.n_rows + rows - 1) / rows;
-    }
-    int n = 0;
-    for (int i = 0; i < p.n_several; i++) {
-        p.several[i].first = n;
-        n += (p.several[i].n_rows + rows - 1) / rows;
-    }
-    return n;
+int multiprocessors() {
+    return ggml_cuda_info().devices[ggml_cuda_get_device()].nsm;
 }
 
 struct launch_floats {
@@ -247,7 +238,8 @@ template <typename T> struct launch {
             // More than a thread block has by itself.
             CUDA_SET_SHARED_MEMORY_LIMIT(kernel, most);
         }
-        const ggml_cuda_kernel_launch_params params(dim3(blocks_of(p, rows), n_matrices), dim3(32, WARPS),
+        p.rounds = has_rounds(GROUPS) ? rounds_of<LANES, TILES, OWN>(p, n_matrices, multiprocessors()) : 1;
+        const ggml_cuda_kernel_launch_params params(dim3(blocks_of(p, rows * p.rounds), n_matrices), dim3(32, WARPS),
             size_t(memory_of<T, LANES, STAGES, TILES, GROUPS>() + p.n_blocks * each), stream);
         ggml_cuda_kernel_launch(kernel, params, p, finish_as_ggml());
     }
@@ -268,7 +260,8 @@ void launch_of(ggml_type type, products & p, int n_matrices, cudaStream_t stream
     if (std::any_of(p.several, p.several + p.n_several, is_other)) {
         constexpr int memory = memory_of_types();
         static_assert(memory <= 48 << 10, "a thread block has this much by itself");
-        const ggml_cuda_kernel_launch_params params(dim3(blocks_of(p, TILE)), dim3(32, WARPS), size_t(memory), stream);
+        p.rounds = rounds_of<WARPS, 1, false>(p, n_matrices, multiprocessors());
+        const ggml_cuda_kernel_launch_params params(dim3(blocks_of(p, TILE * p.rounds)), dim3(32, WARPS), size_t(memory), stream);
         return ggml_cuda_kernel_launch(few_columns_of_types<finish_as_ggml>, params, p, finish_as_ggml());
     }
     switch (type) {

@@ -10,6 +10,8 @@
 #include "tensor_cores.cuh"
 #include "weights.cuh"
 
+#include <algorithm>
+
 namespace nextn {
 
 // Weight rows of a tile.
@@ -46,6 +48,7 @@ constexpr int MAX_SEVERAL = 4;
 struct products {
     const uint8_t * w;
     const uint8_t * gate;       // of the same shape, or null
+    int rounds;                 // tiles that a warp takes one after the other
     int64_t row_bytes, matrix_bytes;
     int n_blocks, n_rows;
     const column_block * y;
@@ -84,15 +87,24 @@ template <typename P> static __device__ __forceinline__ const one_of_several & o
     return p.several[which];
 }
 
-// Bytes of shared memory that a thread block needs: stages of rows, then in their place the warps' sums.
+// Whether thread blocks with so many groups of columns take several rounds of rows: their sums then have memory of their own.
+__host__ __device__ constexpr bool has_rounds(int groups) {
+    return groups == 1;
+}
+
+// Bytes of shared memory that a thread block needs for stages of rows.
+template <typename T, int STAGES, int TILES> constexpr int memory_of_stages = WARPS * STAGES * TILES * TILE * T::WINDOW;
+
+// Bytes that it needs: stages, then the warps' sums, which lie in their place where there is a round alone.
 template <typename T, int LANES, int STAGES, int TILES, int GROUPS> __host__ __device__ constexpr int memory_of() {
-    const int stages = WARPS * STAGES * TILES * TILE * T::WINDOW;
+    const int stages = memory_of_stages<T, STAGES, TILES>;
     const int sums = TILES * WARPS * GROUPS * GROUP * (TILE + 4) * int(sizeof(float));
-    return LANES == 1 || stages > sums ? stages : sums;
+    return LANES == 1 ? stages : has_rounds(GROUPS) ? stages + sums : stages > sums ? stages : sums;
 }
 
 // Grid: tiles of rows, then matrices; block: lanes, then warps: LANES warps share the blocks of a row, with STAGES stages of
-// shared memory each. A warp takes a tile, and that of the gate with it (TILES = 2), so that columns are read once for both.
+// shared memory each. A warp takes a tile, and that of the gate with it (TILES = 2), so that columns are read once for both; then, with
+// one group of columns, as many more as there are rounds, whose rows it fetches while it computes those before.
 // finish(p, value, gate, in_gate, place, place of the bias) makes the result, that of several matrices finish(one of them, value, row).
 // Up to GROUPS groups of columns. OWN: the thread block makes its column.
 template <typename T, int LANES, int STAGES, int TILES, int GROUPS, bool OWN, typename F>
@@ -120,7 +132,12 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
         row_bytes = mine.row_bytes;
         w = mine.w;
     }
-    const int row0 = (block * (WARPS / LANES) + warp / LANES) * TILE;
+    // Rows of a round. Whole ones, where there are several.
+    constexpr int ROUND = WARPS / LANES * TILE;
+    constexpr bool ROUNDS = has_rounds(GROUPS);
+    const int max_rounds = ROUNDS ? p.rounds : 1;
+    const int row0 = block * max_rounds * ROUND + warp / LANES * TILE;
+    const int n_rounds = ROUNDS ? min(max_rounds, (n_rows - row0 + ROUND - 1) / ROUND) : 1;
     const bool is_idle = LANES == 1 && row0 >= n_rows;
     if (is_idle && !OWN) {
         return;
@@ -177,8 +194,11 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
         const int chunk = e * 32 + lane;
         row_at[e] = row_of(chunk / CHUNKS) + (IN_CHUNKS ? chunk % CHUNKS * 16 : 0);
     }
+    // The warp's blocks, round after round: where the next to fetch lies, how many of its round are left, how many in all.
+    [[maybe_unused]] uint32_t at_fetched = 0;
+    [[maybe_unused]] int n_of_round = n_mine, n_left = n_mine * n_rounds;
     const auto fetch = [&](int i, int stage) {
-        if (i < n_mine) {
+        if (ROUNDS ? n_left > 0 : i < n_mine) {
 #pragma unroll
             for (int r = 0; r < TILES; r++) {
                 const uint8_t * from = (r == 1 ? gate : w) - behind[r];
@@ -186,11 +206,19 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
                 for (int e = 0; e < EACH; e++) {
                     const int chunk = e * 32 + lane;
                     if (ALL % 32 == 0 || chunk < ALL) {
-                        const uint32_t begin = behind[r] + i * (LANES * T::BYTES) + row_at[e];
+                        const uint32_t begin = behind[r] + (ROUNDS ? at_fetched : i * (LANES * T::BYTES)) + row_at[e];
                         const uint32_t place = IN_CHUNKS ? begin : (begin & ~15) + chunk % CHUNKS * 16;
                         const int at = T::WINDOW == CHUNKS * 16 ? chunk * 16 : chunk / CHUNKS * T::WINDOW + chunk % CHUNKS * 16;
                         copy_16(to + (stage * TILES + r) * STAGE + at, from + place);
                     }
+                }
+            }
+            if (ROUNDS) {
+                n_left--;
+                at_fetched += LANES * T::BYTES;
+                if (--n_of_round == 0) {
+                    n_of_round = n_mine;
+                    at_fetched += ROUND * uint32_t(row_bytes) - n_mine * (LANES * T::BYTES);
                 }
             }
         }
@@ -268,93 +296,6 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
             load(i, 0);
         }
     }
-    float acc[TILES][GROUPS][4] = {};
-    int stage = 0;
-    for (int i = 0; i < n_mine; i++) {
-        [[maybe_unused]] const uint32_t now = i * STEP, next = i + 1 == n_mine ? now : now + STEP;
-        if (GROUPS > 1) {
-            load(0, now);
-        }
-        wait_stages<STAGES - 2>();
-        __syncwarp();
-        fetch(i + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
-        T weight[TILES];
-        const uint8_t * rows[TILES][2];
-        // One sum is added before the next begins, unless they are made by turns.
-        constexpr int N_SUMS = GROUPS == 1 ? 2 : 1;
-        float sum[N_SUMS][TILES][GROUPS][4] = {};
-#pragma unroll
-        for (int r = 0; r < TILES; r++) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                rows[r][h] = mine + (stage * TILES + r) * STAGE + (8 * h + g) * T::WINDOW;
-                if (!IN_CHUNKS) {
-                    rows[r][h] += (behind[r] + i * (LANES * T::BYTES) + row_of(8 * h + g)) & 15;
-                }
-            }
-            weight[r].begin(rows[r], t);
-        }
-        const auto add = [&](int which) {
-#pragma unroll
-            for (int r = 0; r < TILES; r++) {
-                const float2 d[2] = { weight[r].scale(rows[r], 0), weight[r].scale(rows[r], 1) };
-#pragma unroll
-                for (int j = 0; j < GROUPS; j++) {
-                    float less[4] = {};
-                    if (T::LEAST && which == 1) {
-                        const uint32_t mins[2] = { weight[r].least(0, t), weight[r].least(1, t) }, a[4] = { mins[0], mins[1], mins[0], mins[1] };
-                        mma(less, a, rest[j].x, rest[j].y);
-                    }
-                    // Of columns 2t and 2t + 1.
-                    const float scales[2] = { __uint_as_float(__shfl_sync(0xffffffff, rest[j].z, 8 * t)), __uint_as_float(__shfl_sync(0xffffffff, rest[j].z, 8 * t + 4)) };
-#pragma unroll
-                    for (int o = 0; o < 4; o++) {
-                        // Spelled out, so that kernels for different numbers of groups round alike.
-                        float & from = sum[which % N_SUMS][r][j][o];
-                        const float product = __fmul_rn(d[o / 2].x, from);
-                        acc[r][j][o] = fmaf(scales[o % 2], T::LEAST && which == 1 ? fmaf(-d[o / 2].y, less[o], product) : product, acc[r][j][o]);
-                        from = 0.0f;
-                    }
-                }
-            }
-        };
-#pragma unroll
-        for (int i = 0; i < N_SUB; i++) {
-            if (GROUPS == 1) {
-                load(i + AHEAD - 1, i + AHEAD - 1 < N_SUB ? now : next);
-            } else if (i + 1 < N_SUB) {
-                load(i + 1, now);
-            }
-            if (i == (GROUPS == 1 ? 0 : N_SUB / 2 - 2)) {
-#pragma unroll
-                for (int j = 0; j < GROUPS; j++) {
-                    rest[j] = rest_of(j, now);
-                }
-            }
-            const int s = nth_sub(i);
-#pragma unroll
-            for (int r = 0; r < TILES; r++) {
-                uint32_t a[2][4];
-                weight[r].fragment(rows[r], t, s, a);
-#pragma unroll
-                for (int j = 0; j < GROUPS; j++) {
-                    float (&to)[4] = sum[GROUPS == 1 ? s / (N_SUB / 2) : 0][r][j];
-                    mma(to, a[0], y[i % AHEAD][j].x, y[i % AHEAD][j].y);
-                    mma(to, a[1], y[i % AHEAD][j].z, y[i % AHEAD][j].w);
-                }
-            }
-            if (GROUPS > 1 && i == N_SUB / 2 - 1) {
-                add(0);
-            }
-        }
-        if (GROUPS == 1) {
-            add(0);
-        }
-        add(1);
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-    }
-    wait_stages<0>();
-
     const one_of_several & in = one_of(p, blockIdx.x);
     const auto put = [&](int c, int row, float value, float in_gate) {
         if (p.n_several > 0) {
@@ -370,55 +311,153 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
         }
         dst[place] = finish(p, value, TILES == 2, in_gate, place, is_routed ? int64_t(matrix) * p.n_rows + row : first * dst_column + place);
     };
-    if (LANES == 1) {
+    int stage = 0;
+    for (int round = 0; round < n_rounds; round++) {
+        float acc[TILES][GROUPS][4] = {};
+        for (int i = 0; i < n_mine; i++) {
+            [[maybe_unused]] const uint32_t now = i * STEP, next = i + 1 == n_mine ? 0 : now + STEP;
+            if (GROUPS > 1) {
+                load(0, now);
+            }
+            wait_stages<STAGES - 2>();
+            __syncwarp();
+            fetch(i + STAGES - 1, stage == 0 ? STAGES - 1 : stage - 1);
+            T weight[TILES];
+            const uint8_t * rows[TILES][2];
+            // One sum is added before the next begins, unless they are made by turns.
+            constexpr int N_SUMS = GROUPS == 1 ? 2 : 1;
+            float sum[N_SUMS][TILES][GROUPS][4] = {};
+#pragma unroll
+            for (int r = 0; r < TILES; r++) {
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    rows[r][h] = mine + (stage * TILES + r) * STAGE + (8 * h + g) * T::WINDOW;
+                    if (!IN_CHUNKS) {
+                        rows[r][h] += (behind[r] + i * (LANES * T::BYTES) + row_of(8 * h + g)) & 15;
+                    }
+                }
+                weight[r].begin(rows[r], t);
+            }
+            const auto add = [&](int which) {
+#pragma unroll
+                for (int r = 0; r < TILES; r++) {
+                    const float2 d[2] = { weight[r].scale(rows[r], 0), weight[r].scale(rows[r], 1) };
+#pragma unroll
+                    for (int j = 0; j < GROUPS; j++) {
+                        float less[4] = {};
+                        if (T::LEAST && which == 1) {
+                            const uint32_t mins[2] = { weight[r].least(0, t), weight[r].least(1, t) }, a[4] = { mins[0], mins[1], mins[0], mins[1] };
+                            mma(less, a, rest[j].x, rest[j].y);
+                        }
+                        // Of columns 2t and 2t + 1.
+                        const float scales[2] = { __uint_as_float(__shfl_sync(0xffffffff, rest[j].z, 8 * t)), __uint_as_float(__shfl_sync(0xffffffff, rest[j].z, 8 * t + 4)) };
+#pragma unroll
+                        for (int o = 0; o < 4; o++) {
+                            // Spelled out, so that kernels for different numbers of groups round alike.
+                            float & from = sum[which % N_SUMS][r][j][o];
+                            const float product = __fmul_rn(d[o / 2].x, from);
+                            acc[r][j][o] = fmaf(scales[o % 2], T::LEAST && which == 1 ? fmaf(-d[o / 2].y, less[o], product) : product, acc[r][j][o]);
+                            from = 0.0f;
+                        }
+                    }
+                }
+            };
+#pragma unroll
+            for (int i = 0; i < N_SUB; i++) {
+                if (GROUPS == 1) {
+                    load(i + AHEAD - 1, i + AHEAD - 1 < N_SUB ? now : next);
+                } else if (i + 1 < N_SUB) {
+                    load(i + 1, now);
+                }
+                if (i == (GROUPS == 1 ? 0 : N_SUB / 2 - 2)) {
+#pragma unroll
+                    for (int j = 0; j < GROUPS; j++) {
+                        rest[j] = rest_of(j, now);
+                    }
+                }
+                const int s = nth_sub(i);
+#pragma unroll
+                for (int r = 0; r < TILES; r++) {
+                    uint32_t a[2][4];
+                    weight[r].fragment(rows[r], t, s, a);
+#pragma unroll
+                    for (int j = 0; j < GROUPS; j++) {
+                        float (&to)[4] = sum[GROUPS == 1 ? s / (N_SUB / 2) : 0][r][j];
+                        mma(to, a[0], y[i % AHEAD][j].x, y[i % AHEAD][j].y);
+                        mma(to, a[1], y[i % AHEAD][j].z, y[i % AHEAD][j].w);
+                    }
+                }
+                if (GROUPS > 1 && i == N_SUB / 2 - 1) {
+                    add(0);
+                }
+            }
+            if (GROUPS == 1) {
+                add(0);
+            }
+            add(1);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+
+        const int row1 = row0 + round * ROUND;
+        if (LANES == 1) {
+#pragma unroll
+            for (int j = 0; j < GROUPS; j++) {
+#pragma unroll
+                for (int o = 0; o < 4; o++) {
+                    const int row = row1 + g + o / 2 * 8, c = j * GROUP + 2 * t + o % 2;
+                    if (row < n_rows && c < n) {
+                        put(c, row, acc[0][j][o], acc[TILES - 1][j][o]);
+                    }
+                }
+            }
+            continue;
+        }
+        if (!ROUNDS) {
+            wait_stages<0>();
+        }
+        if (!ROUNDS || round > 0) {
+            // What lay here was read.
+            __syncthreads();
+        }
+
+        // Warp after warp, so that the order is always the same. Sums of w, then those of the gate.
+        constexpr int WIDTH = TILE + 4, ROWS = GROUPS * GROUP * WIDTH;
+        float * sums = reinterpret_cast<float *>(memory + (ROUNDS ? memory_of_stages<T, STAGES, TILES> : 0));
 #pragma unroll
         for (int j = 0; j < GROUPS; j++) {
 #pragma unroll
             for (int o = 0; o < 4; o++) {
-                const int row = row0 + g + o / 2 * 8, c = j * GROUP + 2 * t + o % 2;
-                if (row < n_rows && c < n) {
-                    put(c, row, acc[0][j][o], acc[TILES - 1][j][o]);
+                const int place = warp * ROWS + (j * GROUP + 2 * t + o % 2) * WIDTH + g + o / 2 * 8;
+                sums[place] = acc[0][j][o];
+                if (TILES == 2) {
+                    sums[WARPS * ROWS + place] = acc[TILES - 1][j][o];
                 }
             }
         }
-        return;
-    }
-    __syncthreads();
-
-    // Warp after warp, so that the order is always the same. Sums of w, then those of the gate.
-    constexpr int WIDTH = TILE + 4, ROWS = GROUPS * GROUP * WIDTH;
-    float * sums = reinterpret_cast<float *>(memory);
+        __syncthreads();
+        for (int i = warp * 32 + lane; i < TILE * n; i += 32 * WARPS) {
+            const int row = i % TILE, c = i / TILE;
+            float value = 0.0f, in_gate = 0.0f;
 #pragma unroll
-    for (int j = 0; j < GROUPS; j++) {
-#pragma unroll
-        for (int o = 0; o < 4; o++) {
-            const int place = warp * ROWS + (j * GROUP + 2 * t + o % 2) * WIDTH + g + o / 2 * 8;
-            sums[place] = acc[0][j][o];
-            if (TILES == 2) {
-                sums[WARPS * ROWS + place] = acc[TILES - 1][j][o];
+            for (int o = 0; o < WARPS; o++) {
+                const int place = o * ROWS + c * WIDTH + row;
+                value += sums[place];
+                if (TILES == 2) {
+                    in_gate += sums[WARPS * ROWS + place];
+                }
             }
-        }
-    }
-    __syncthreads();
-    for (int i = warp * 32 + lane; i < TILE * n; i += 32 * WARPS) {
-        const int row = i % TILE, c = i / TILE;
-        float value = 0.0f, in_gate = 0.0f;
-#pragma unroll
-        for (int o = 0; o < WARPS; o++) {
-            const int place = o * ROWS + c * WIDTH + row;
-            value += sums[place];
-            if (TILES == 2) {
-                in_gate += sums[WARPS * ROWS + place];
+            if (row1 + row < n_rows) {
+                put(c, row1 + row, value, in_gate);
             }
-        }
-        if (row0 + row < n_rows) {
-            put(c, row0 + row, value, in_gate);
         }
     }
 }
 
+// Thread blocks of a multiprocessor with a group of columns, and with columns that they make.
+constexpr int AT_ONCE = 4, OWN_AT_ONCE = 5;
+
 template <typename T, int LANES, int STAGES, int TILES, int GROUPS, bool OWN, typename F>
-static __global__ void __launch_bounds__(32 * WARPS, OWN ? 6 : GROUPS + 2 * (TILES - 1) <= 3 ? 4 : GROUPS + 2 * (TILES - 1) <= 5 ? 3 : 2) few_columns(const products p, const F finish) {
+static __global__ void __launch_bounds__(32 * WARPS, OWN ? OWN_AT_ONCE : GROUPS + 2 * (TILES - 1) <= 3 ? 4 : GROUPS + 2 * (TILES - 1) <= 5 ? 3 : 2) few_columns(const products p, const F finish) {
     compute_columns<T, LANES, STAGES, TILES, GROUPS, OWN>(p, finish);
 }
 
@@ -444,6 +483,35 @@ constexpr int memory_of_types() {
         most = size > most ? size : most;
     }
     return most;
+}
+
+// Thread blocks of a launch, of which each takes `rows` rows; several matrices learn which are theirs.
+template <typename P> int blocks_of(P & p, int rows) {
+    if (p.n_several == 0) {
+        return (p.n_rows + rows - 1) / rows;
+    }
+    int n = 0;
+    for (int i = 0; i < p.n_several; i++) {
+        p.several[i].first = n;
+        n += (p.several[i].n_rows + rows - 1) / rows;
+    }
+    return n;
+}
+
+// Tiles of a block of values that a warp computes at most in all its rounds, and rounds: behind these, and where a round takes long,
+// the GPU shares thread blocks out better.
+constexpr int MOST_OF_WARP = 16, MAX_ROUNDS = 4;
+
+// As many rounds of `rows` rows that thread blocks take one after the other as have them all run at once.
+template <int LANES, int TILES, bool OWN> int rounds_of(products & p, int n_matrices, int n_multiprocessors) {
+    constexpr int rows = WARPS / LANES * TILE;
+    bool whole = p.n_several > 0 || p.n_rows % rows == 0;
+    for (int i = 0; i < p.n_several; i++) {
+        whole = whole && p.several[i].n_rows % rows == 0;
+    }
+    const int at_once = n_multiprocessors * (OWN ? OWN_AT_ONCE : AT_ONCE), n = blocks_of(p, rows) * n_matrices;
+    const int of_round = (p.n_blocks + LANES - 1) / LANES * TILES;
+    return whole ? std::clamp((n + at_once - 1) / at_once, 1, std::clamp(MOST_OF_WARP / of_round, 1, MAX_ROUNDS)) : 1;
 }
 
 // Calls run<LANES, STAGES, TILES, GROUPS, OWN>() with the kernel for a launch: the order of sums follows from the shape alone,

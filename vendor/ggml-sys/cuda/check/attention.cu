@@ -62,6 +62,12 @@ struct launched {
         launch(0, few_floats<ROWS, COLUMNS, finish>, dim3((p.n_rows + rows - 1) / rows, (p.n + 7) / 8), dim3(FLOAT_THREADS), s, p, finish());
     }
 };
+static int multiprocessors() {
+    static int n = 0;
+    if (n == 0)
+        CHECK(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0));
+    return n;
+}
 static bool failed = false;
 static const char * verdict(bool good) {
     failed = failed || !good;
@@ -240,8 +246,8 @@ static void check_attention(cudaStream_t s, int n_head, int n_head_kv, float sof
     CHECK(cudaMalloc(&dst, n_out * 4));
     CHECK(cudaMalloc(&sums, n_out * n_chunks * 4));
     CHECK(cudaMalloc(&totals, n_out / D * n_chunks * 8));
-    // n tokens from first on, over so many cells.
-    const auto attended_to = [&](int first, int n, int cells) {
+    // n tokens from first on, over so many cells, by blocks of which so many run at once.
+    const auto attended_to = [&](int first, int n, int cells, int at_once) {
         CHECK(cudaMemset(dst, 0xff, n_out * 4));
         CHECK(cudaMemset(sums, 0xff, n_out * n_chunks * 4));
         few_queries p = {};
@@ -269,17 +275,19 @@ static void check_attention(cudaStream_t s, int n_head, int n_head_kv, float sof
         p.sums = sums;
         p.totals = totals;
         p.dst = dst;
-        chosen_groups(p.n_columns, attended<D>{p, n_sequences, s});
+        chosen_groups(p, n_sequences, at_once, attended<D>{p, n_sequences, s});
         CHECK(cudaStreamSynchronize(s));
         std::vector<float> out(size_t(D) * n_head * n * n_sequences);
         CHECK(cudaMemcpy(out.data(), dst, out.size() * 4, cudaMemcpyDeviceToHost));
         return out;
     };
-    const auto all = attended_to(0, most, most_cells);
+    const auto all = attended_to(0, most, most_cells, 0);
     bool alike = true;
     for (int first = 0, n = 1; first < most; first = (first + 5) % 48 + (n == most), n++) {
         const int cells = n % 2 ? most_cells : 9024, here = std::min(n, most - first);
-        const auto out = attended_to(first, here, cells);
+        // Of four groups of columns where there are so many, of two, of one.
+        const int one = (n_head_kv * chunks_of(cells) * n_sequences) * ((here * group + 7) / 8), at_once[] = {0, one, (one + 1) / 2};
+        const auto out = attended_to(first, here, cells, at_once[n % 3]);
         for (int i = 0; i < n_sequences; i++)
             alike = alike && !memcmp(out.data() + size_t(i) * here * n_head * D, all.data() + (size_t(i) * most + first) * n_head * D, size_t(here) * n_head * D * 4);
         if (n >= most)
@@ -361,7 +369,7 @@ static void time_attention(cudaStream_t s, int n_head, int n_head_kv, int kind, 
                 p.k = {k + i % copies * 2 * n, int64_t(n_head_kv) * row, row, int64_t(n), kind};
                 p.v = p.k;
                 p.v.data += n;
-                chosen_groups(p.n_columns, attended<D>{p, 1, s});
+                chosen_groups(p, 1, multiprocessors(), attended<D>{p, 1, s});
             });
             printf(" %d: %.1f", tokens, us);
         }

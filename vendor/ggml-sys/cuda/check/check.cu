@@ -299,7 +299,8 @@ int main() {
             printf("experts, %2d tokens:", tokens);
             for (int once = tokens > MAX_COLUMNS; once < 2; once++) {
                 printf(once ? ";  matrices read once:" : " microseconds of each slot by itself:");
-                for (int down = 0; down < 2; down++) {
+                for (int way = 0; way < (once ? 2 : 3); way++) {
+                    const bool down = way > 0, own = way == 2;
                     const int n = down ? 2048 : 512, k = down ? 512 : 2048, all = tokens * (down ? 8 : 1);
                     const float_columns from = {x, k, k * (down ? 8 : 1), down ? 8 : 1, y};
                     launch(0, quantise, dim3((k / 256 + 3) / 4, all), dim3(128), s, from, all, from, k / 256);
@@ -332,10 +333,12 @@ int main() {
                         p.slots = slots + i * tokens * 8;
                         p.n_groups = groups;
                         p.n_routed = once ? many : tokens * 8;
+                        p.makes_columns = own;
+                        p.x = {x, k, k * 8, 8, nullptr};
                         const int at_once = once ? 8 * groups : 8;
                         run(0, p, p.n_routed + (down ? 0 : (tokens + at_once - 1) / at_once), s);
                     });
-                    printf(" %s %.1f", down ? "down" : "gate and up", us);
+                    printf(" %s %.1f", own ? "down with columns" : down ? "down" : "gate and up", us);
                 }
             }
             printf("; finding them %.1f\n", timed(s, count, find));

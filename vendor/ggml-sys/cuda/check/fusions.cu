@@ -183,6 +183,8 @@ static void several() {
     int32_t * ids = on_device(hids);
     chunk * chunks;
     CHECK(cudaMalloc(&chunks, used * 48 * sizeof(chunk)));
+    int * slots;
+    CHECK(cudaMalloc(&slots, used * 48 * sizeof(int)));
     for (int type = 0; type < 4; type++) {
         fill<<<4096, 256>>>((uint32_t *)w, bytes / 4);
         halves<<<4096, 256>>>(w, bytes / block[type], type, block[type]);
@@ -225,6 +227,7 @@ static void several() {
                     mixed.several[mixed.n_several++] = {w, int64_t(k / 256) * block[i], i, rows[i], 0, dst + at * 48, rows[i], AS_IT_IS, add, times};
                     at += rows[i];
                 }
+                mixed.rounds = 1;
                 launch(memory_of_types(), few_columns_of_types<finish>, dim3(blocks_of(mixed, TILE)), dim3(32, WARPS), 0, mixed, finish());
                 at = 0;
                 for (int i = 0; i < 4; i++) {
@@ -263,7 +266,7 @@ static void several() {
             const bool in_chunks = tokens >= 9;
             const int n_chunks = in_chunks ? std::min(n_routed, n_experts + n_routed / 8) : n_routed;
             if (in_chunks)
-                launch((n_routed + 32) * sizeof(int), find_chunks, dim3(1), dim3(32), 0, (const int32_t *)ids, used, used, n_routed, n_experts, chunks, n_chunks);
+                launch((2 * n_experts + 64) * sizeof(int), find_chunks, dim3(1), dim3(32), 0, (const int32_t *)ids, used, used, n_routed, n_experts, 8, slots, chunks, n_chunks);
             products e = {};
             e.w = w;
             e.row_bytes = int64_t(short_k / 256) * block[type];
@@ -275,6 +278,8 @@ static void several() {
             e.ids = ids;
             e.ids_stride = e.n_used = e.n_each = used;
             e.chunks = in_chunks ? chunks : nullptr;
+            e.slots = slots;
+            e.n_groups = 1;
             e.n_routed = n_chunks;
             e.dst = dst;
             e.dst_slot = n_down;

@@ -124,12 +124,10 @@ template <typename... P, typename... A> static void launch(size_t size, void (*f
     c.numAttrs = 1;
     CHECK(cudaLaunchKernelEx(&c, f, P(a)...));
 }
-template <typename P> static int blocks_of(P & p, int rows) {
-    int n = p.n_several == 0 ? (p.n_rows + rows - 1) / rows : 0;
-    for (int i = 0; i < p.n_several; i++) {
-        p.several[i].first = n;
-        n += (p.several[i].n_rows + rows - 1) / rows;
-    }
+static int multiprocessors() {
+    static int n = 0;
+    if (n == 0)
+        CHECK(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0));
     return n;
 }
 template <typename T> struct launched {
@@ -141,7 +139,8 @@ template <typename T> struct launched {
         const int rows = WARPS / LANES * TILE;
         const int size = memory_of<T, LANES, STAGES, TILES, GROUPS>() + (OWN ? p.n_blocks * int(sizeof(block_of_columns<1>)) : 0);
         CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, size));
-        launch(size, kernel, dim3(blocks_of(p, rows), n_matrices), dim3(32, WARPS), s, p, finish());
+        p.rounds = has_rounds(GROUPS) ? rounds_of<LANES, TILES, OWN>(p, n_matrices, multiprocessors()) : 1;
+        launch(size, kernel, dim3(blocks_of(p, rows * p.rounds), n_matrices), dim3(32, WARPS), s, p, finish());
     }
 };
 static void run(int type, products p, int n, cudaStream_t s) {
