@@ -7,7 +7,9 @@
 use std::arch::x86_64::*;
 
 use super::both::for_both;
-use super::rows::{blocks, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes, words as of_all};
+use super::rows::{
+    blocks, by_column, everywhere, halves, sixteen_bytes, sum_unsigned, thirty_two_bytes, words as of_all,
+};
 use crate::activations::{ColumnTile, record};
 use crate::prefetch::prefetch_far;
 use crate::tile::{Dots, RowGroup, WIDE};
@@ -93,7 +95,11 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const VNNI: bool, const JOINE
                     let scale = words(packed[s / 4], s % 4, s % 4);
                     for (whole, column) in whole.iter_mut().zip(y.columns) {
                         let q = column.add(l * record::BYTES + 32 * s);
-                        *whole = _mm256_add_epi32(*whole, thirty_two::<FIVE, VNNI>(&w, q, scale));
+                        let products = match N {
+                            1 => thirty_two::<true, FIVE, VNNI>(&w, q, scale),
+                            _ => thirty_two::<false, FIVE, VNNI>(&w, q, scale),
+                        };
+                        *whole = _mm256_add_epi32(*whole, products);
                     }
                 }
             }
@@ -121,29 +127,36 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const VNNI: bool, const JOINE
     }
 }
 
-/// 32 weights of every row times those of a column at `q`, times the rows' scales, which are words.
+/// 32 weights of every row times those of a column at `q`, times the rows' scales, which are words. `ALONE`: of no other column.
 ///
 /// # Safety
 /// 32 bytes can be read; the CPU has AVX2, and AVX-VNNI if `VNNI`.
 #[inline(always)]
-unsafe fn thirty_two<const FIVE: bool, const VNNI: bool>(w: &[__m256i; 8], q: *const u8, scale: __m256i) -> __m256i {
+unsafe fn thirty_two<const ALONE: bool, const FIVE: bool, const VNNI: bool>(
+    w: &[__m256i; 8],
+    q: *const u8,
+    scale: __m256i,
+) -> __m256i {
     // SAFETY: the caller's.
     unsafe {
-        let zero = _mm256_setzero_si256();
         // Two sums, since each waits for the product before it.
-        let mut sums = [zero; 2];
-        for (i, &w) in w.iter().enumerate() {
-            let q = everywhere(q.add(4 * i));
-            let sum = &mut sums[i / 4];
-            *sum = match VNNI {
-                true => _mm256_dpbusd_avx_epi32(*sum, w, q),
-                // At most 16 * 15 * 127 in both together, or 8 * 31 * 127 in each.
-                false => _mm256_add_epi16(*sum, _mm256_maddubs_epi16(w, q)),
-            };
-        }
-        let [a, b] = sums;
+        let [a, b] = match (VNNI, ALONE) {
+            (false, false) => sum_unsigned(w, q),
+            _ => {
+                let mut sums = [_mm256_setzero_si256(); 2];
+                for (i, &w) in w.iter().enumerate() {
+                    let (q, sum) = (everywhere(q.add(4 * i)), &mut sums[i / 4]);
+                    *sum = match VNNI {
+                        true => _mm256_dpbusd_avx_epi32(*sum, w, q),
+                        false => _mm256_add_epi16(*sum, _mm256_maddubs_epi16(w, q)),
+                    };
+                }
+                sums
+            }
+        };
         match (VNNI, FIVE) {
             (true, _) => _mm256_mullo_epi32(_mm256_add_epi32(a, b), _mm256_srli_epi32::<16>(scale)),
+            // In words at most 8 * 31 * 127 in each, or 16 * 15 * 127 in both together.
             (false, true) => _mm256_add_epi32(_mm256_madd_epi16(scale, a), _mm256_madd_epi16(scale, b)),
             (false, false) => _mm256_madd_epi16(scale, _mm256_add_epi16(a, b)),
         }

@@ -6,7 +6,7 @@
 use std::arch::x86_64::*;
 
 use super::both::for_both;
-use super::rows::{blocks, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes};
+use super::rows::{blocks, by_column, everywhere, halves, sixteen_bytes, sum_scaled, thirty_two_bytes};
 use crate::activations::{ColumnTile, record};
 use crate::prefetch::prefetch_far;
 use crate::tile::{Dots, RowGroup, WIDE};
@@ -67,7 +67,11 @@ unsafe fn kernel<const N: usize, const VNNI: bool, const JOINED: bool>(
                         let scale = [words(scales[s / 2], at, at), words(scales[s / 2], at + 1, at + 1)];
                         for (whole, column) in whole.iter_mut().zip(y.columns) {
                             let q = column.add(l * record::BYTES + 32 * s);
-                            *whole = _mm256_add_epi32(*whole, thirty_two::<VNNI>(&w, q, scale));
+                            let products = match N {
+                                2..=4 => thirty_two::<true, VNNI>(&w, q, scale),
+                                _ => thirty_two::<false, VNNI>(&w, q, scale),
+                            };
+                            *whole = _mm256_add_epi32(*whole, products);
                         }
                     }
                 }
@@ -93,14 +97,22 @@ unsafe fn kernel<const N: usize, const VNNI: bool, const JOINED: bool>(
     }
 }
 
-/// 32 weights of every row times those of a column at `q`, times the rows' scales of either 16, which are words.
+/// 32 weights of every row times those of a column at `q`, times the rows' scales of either 16, which are words. `TOGETHER`: its
+/// instructions stay together, which is faster where sums of all columns have registers, and where there is something to reuse.
 ///
 /// # Safety
 /// 32 bytes can be read; the CPU has AVX2, and AVX-VNNI if `VNNI`.
 #[inline(always)]
-unsafe fn thirty_two<const VNNI: bool>(w: &[__m256i; 8], q: *const u8, scale: [__m256i; 2]) -> __m256i {
+unsafe fn thirty_two<const TOGETHER: bool, const VNNI: bool>(
+    w: &[__m256i; 8],
+    q: *const u8,
+    scale: [__m256i; 2],
+) -> __m256i {
     // SAFETY: the caller's.
     unsafe {
+        if !VNNI && TOGETHER {
+            return sum_scaled(w, q, scale);
+        }
         let mut sum = _mm256_setzero_si256();
         for (half, &scale) in scale.iter().enumerate() {
             let (w, q) = (&w[4 * half..4 * half + 4], q.add(16 * half));

@@ -151,3 +151,115 @@ pub(crate) unsafe fn add_unsigned<const AT: usize>(mut sum: __m256i, w: __m256i,
     }
     sum
 }
+
+/// 32 weights of every row, which have no sign, times those of a column at `q`, as pairs of products in words: the sums of the first,
+/// third, fifth and seventh register of `w`, and of the others; words must hold these. Its instructions stay together, as those of
+/// [`add_unsigned`].
+///
+/// # Safety
+/// 32 bytes can be read.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) unsafe fn sum_unsigned(w: &[__m256i; 8], q: *const u8) -> [__m256i; 2] {
+    let (a, b);
+    // SAFETY: 32 bytes are read (the caller), and registers written.
+    unsafe {
+        asm!(
+            "vpbroadcastd {a}, dword ptr [{q}]",
+            "vpmaddubsw {a}, {w0}, {a}",
+            "vpbroadcastd {b}, dword ptr [{q} + 4]",
+            "vpmaddubsw {b}, {w1}, {b}",
+            "vpbroadcastd {t}, dword ptr [{q} + 8]",
+            "vpmaddubsw {t}, {w2}, {t}",
+            "vpaddw {a}, {a}, {t}",
+            "vpbroadcastd {t}, dword ptr [{q} + 12]",
+            "vpmaddubsw {t}, {w3}, {t}",
+            "vpaddw {b}, {b}, {t}",
+            "vpbroadcastd {t}, dword ptr [{q} + 16]",
+            "vpmaddubsw {t}, {w4}, {t}",
+            "vpaddw {a}, {a}, {t}",
+            "vpbroadcastd {t}, dword ptr [{q} + 20]",
+            "vpmaddubsw {t}, {w5}, {t}",
+            "vpaddw {b}, {b}, {t}",
+            "vpbroadcastd {t}, dword ptr [{q} + 24]",
+            "vpmaddubsw {t}, {w6}, {t}",
+            "vpaddw {a}, {a}, {t}",
+            "vpbroadcastd {t}, dword ptr [{q} + 28]",
+            "vpmaddubsw {t}, {w7}, {t}",
+            "vpaddw {b}, {b}, {t}",
+            a = out(ymm_reg) a,
+            b = out(ymm_reg) b,
+            t = out(ymm_reg) _,
+            q = in(reg) q,
+            w0 = in(ymm_reg) w[0],
+            w1 = in(ymm_reg) w[1],
+            w2 = in(ymm_reg) w[2],
+            w3 = in(ymm_reg) w[3],
+            w4 = in(ymm_reg) w[4],
+            w5 = in(ymm_reg) w[5],
+            w6 = in(ymm_reg) w[6],
+            w7 = in(ymm_reg) w[7],
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    [a, b]
+}
+
+/// As [`sum_unsigned`], of weights of which words hold the products of two registers alone, times scales, which are words: one for the
+/// first 16, one for the others.
+///
+/// # Safety
+/// As [`sum_unsigned`].
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) unsafe fn sum_scaled(w: &[__m256i; 8], q: *const u8, scale: [__m256i; 2]) -> __m256i {
+    let sum;
+    // SAFETY: 32 bytes are read (the caller), and registers written.
+    unsafe {
+        asm!(
+            "vpbroadcastd {a}, dword ptr [{q}]",
+            "vpmaddubsw {a}, {w0}, {a}",
+            "vpbroadcastd {t}, dword ptr [{q} + 4]",
+            "vpmaddubsw {t}, {w1}, {t}",
+            "vpaddw {a}, {a}, {t}",
+            "vpmaddwd {a}, {a}, {s}",
+            "vpbroadcastd {b}, dword ptr [{q} + 8]",
+            "vpmaddubsw {b}, {w2}, {b}",
+            "vpbroadcastd {t}, dword ptr [{q} + 12]",
+            "vpmaddubsw {t}, {w3}, {t}",
+            "vpaddw {b}, {b}, {t}",
+            "vpmaddwd {b}, {b}, {s}",
+            "vpaddd {a}, {a}, {b}",
+            "vpbroadcastd {b}, dword ptr [{q} + 16]",
+            "vpmaddubsw {b}, {w4}, {b}",
+            "vpbroadcastd {t}, dword ptr [{q} + 20]",
+            "vpmaddubsw {t}, {w5}, {t}",
+            "vpaddw {b}, {b}, {t}",
+            "vpmaddwd {b}, {b}, {z}",
+            "vpaddd {a}, {a}, {b}",
+            "vpbroadcastd {b}, dword ptr [{q} + 24]",
+            "vpmaddubsw {b}, {w6}, {b}",
+            "vpbroadcastd {t}, dword ptr [{q} + 28]",
+            "vpmaddubsw {t}, {w7}, {t}",
+            "vpaddw {b}, {b}, {t}",
+            "vpmaddwd {b}, {b}, {z}",
+            "vpaddd {a}, {a}, {b}",
+            a = out(ymm_reg) sum,
+            b = out(ymm_reg) _,
+            t = out(ymm_reg) _,
+            q = in(reg) q,
+            w0 = in(ymm_reg) w[0],
+            w1 = in(ymm_reg) w[1],
+            w2 = in(ymm_reg) w[2],
+            w3 = in(ymm_reg) w[3],
+            w4 = in(ymm_reg) w[4],
+            w5 = in(ymm_reg) w[5],
+            w6 = in(ymm_reg) w[6],
+            w7 = in(ymm_reg) w[7],
+            s = in(ymm_reg) scale[0],
+            z = in(ymm_reg) scale[1],
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    sum
+}
