@@ -295,6 +295,12 @@ unsafe extern "C" fn ends(go_on: *mut c_void) -> bool {
 }
 
 impl Stream {
+    /// Tensors of graphs begin at multiples of this.
+    pub(crate) fn alignment(&self) -> usize {
+        // SAFETY: the backend is alive.
+        unsafe { sys::ggml_backend_get_alignment(self.backend.as_ptr()) }
+    }
+
     /// Until the guard is dropped, graphs on it end after the node at which `go_on` says no; `None` on a device that cannot.
     pub(crate) fn interruptible<'a, 'g>(&'a self, go_on: &'a GoOn<'g>) -> Option<Interruptible<'a, 'g>> {
         self.pool.as_ref()?;

@@ -231,7 +231,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         graph.last_used = self.clock;
 
         let start = Instant::now();
-        let planner = &self.planner;
+        let planner = &mut self.planner;
         let set = graph.inputs.iter().try_fold(0, |n, slot| {
             let data = inputs.iter().find(|(name, _)| *name == slot.name);
             let (_, data) = data.ok_or_else(|| slot_error("input", slot.name, "is not given".into()))?;
@@ -239,13 +239,13 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         });
         if set.is_err() {
             // Copies that are under way still read from `inputs`.
-            planner.synchronize();
+            planner.drop_inputs();
         }
         self.stats.n_bytes_copied += set? as u64;
         if inputs.len() != graph.inputs.len() {
             let unknown = inputs.iter().find(|(name, _)| graph.inputs.iter().all(|slot| slot.name != *name));
             let name = unknown.map_or(Name("?", 0), |(name, _)| *name);
-            planner.synchronize();
+            planner.drop_inputs();
             return Err(slot_error("input", name, "is not one of the graph's inputs, or is given twice".into()));
         }
         let ready = Instant::now();
@@ -416,7 +416,7 @@ fn slot_error(kind: &'static str, name: Name, what: String) -> Error {
     Error::Slot { kind, name: name.to_string(), what }
 }
 
-fn set_input(planner: &Planner, slot: &Slot, data: &Data<'_>) -> Result<usize, Error> {
+fn set_input(planner: &mut Planner, slot: &Slot, data: &Data<'_>) -> Result<usize, Error> {
     let (from, n_bytes, dtype) = data.parts();
     // SAFETY: the slot's description lies in the arena of a kept graph.
     let t = unsafe { slot.ptr.as_ref() };

@@ -74,6 +74,7 @@ mod state;
 mod state_granules;
 mod state_id;
 mod thread_count;
+mod uploads;
 mod weight_tensor;
 mod weight_use;
 mod weights;

@@ -13,6 +13,7 @@ use crate::raw::{Context, GraphAllocator};
 use crate::rpc;
 use crate::split::{self, MAX_OWN, OwnSplit, SharedSplit};
 use crate::staging::StagingBuffer;
+use crate::uploads::Uploads;
 
 type Cgraph = NonNull<sys::ggml_cgraph>;
 
@@ -20,6 +21,7 @@ type Cgraph = NonNull<sys::ggml_cgraph>;
 pub(crate) struct Planner {
     /// On one device.
     staging: Option<StagingBuffer>,
+    uploads: Option<Uploads>,
     plan: Plan,
     streams: Vec<Stream>,
     n_threads: usize,
@@ -70,8 +72,9 @@ impl Planner {
             Plan::Split(SharedSplit::default())
         };
         let streams = devices.iter().map(|d| d.open(n_threads)).collect::<Result<_, _>>()?;
-        let staging = if devices.len() == 1 { StagingBuffer::of(first) } else { None };
-        let mut planner = Self { staging, plan, streams, n_threads, buffer_bytes: 0 };
+        let alone = (devices.len() == 1).then_some(first);
+        let (staging, uploads) = (alone.and_then(StagingBuffer::of), alone.and_then(Uploads::of));
+        let mut planner = Self { staging, uploads, plan, streams, n_threads, buffer_bytes: 0 };
         if matches!(planner.plan, Plan::Split(_)) {
             planner.end_with_cpu()?;
         }
@@ -206,18 +209,34 @@ impl Planner {
     /// Copies an input's contents to where it lies. Returns before they are there on a device of its own.
     ///
     /// # Safety
-    /// `t` has memory and `n_bytes` bytes; `from` has as many, until the next [`Planner::compute`] or
-    /// [`Planner::synchronize`].
-    pub(crate) unsafe fn set(&self, t: NonNull<sys::ggml_tensor>, from: *const u8, n_bytes: usize) {
+    /// `t` has memory and `n_bytes` bytes, and is alive until the next [`Planner::compute`] or [`Planner::drop_inputs`]; `from` has
+    /// as many for as long.
+    pub(crate) unsafe fn set(&mut self, t: NonNull<sys::ggml_tensor>, from: *const u8, n_bytes: usize) {
+        let stream = &self.streams[0];
         match self.plan {
             Plan::One(_) => {
-                let backend = self.streams[0].backend.as_ptr();
+                // SAFETY: `from` has `n_bytes` bytes (the caller).
+                let bytes = unsafe { std::slice::from_raw_parts(from, n_bytes) };
+                let alignment = stream.alignment();
+                // SAFETY: `t` is alive and has memory (the caller).
+                if self.uploads.as_mut().is_some_and(|uploads| unsafe { uploads.keep(t, bytes, alignment) }) {
+                    return;
+                }
+                let backend = stream.backend.as_ptr();
                 // SAFETY: `t` and `from` have `n_bytes` bytes, `from` for long enough (the caller).
                 unsafe { sys::ggml_backend_tensor_set_async(backend, t.as_ptr(), from.cast(), 0, n_bytes) }
             }
             // SAFETY: `t` and `from` have `n_bytes` bytes, `from` for long enough (the caller).
             Plan::Split(_) => unsafe { sys::ggml_backend_tensor_set(t.as_ptr(), from.cast(), 0, n_bytes) },
         }
+    }
+
+    /// Forgets inputs that no graph is to be computed with; nothing reads what they came from any more.
+    pub(crate) fn drop_inputs(&mut self) {
+        if let Some(uploads) = &mut self.uploads {
+            uploads.clear();
+        }
+        self.synchronize();
     }
 
     /// Waits until all devices are done.
@@ -260,6 +279,11 @@ impl Planner {
         if let Place::Own(split) = place {
             // SAFETY: the graph was planned by this scheduler and is valid (the caller).
             return unsafe { split.compute(graph) };
+        }
+        if let (Plan::One(_), Some(uploads)) = (&self.plan, &mut self.uploads) {
+            let stream = &self.streams[0];
+            // SAFETY: the inputs are those of the graph, which has its memory (the caller); each run ends with all copies done.
+            unsafe { uploads.send(stream, stream.alignment()) };
         }
         match (&self.plan, &mut self.staging) {
             (Plan::One(_), None) => {

@@ -16,6 +16,19 @@ const ALIGN: usize = 64;
 
 type Part = (NonNull<sys::ggml_tensor>, usize, usize);
 
+/// Memory of the host that a device with memory of its own reads and writes by itself; `None` for devices that have nothing of the
+/// kind, and where there is no room.
+pub(crate) fn pinned(device: Device, n_bytes: usize) -> Option<Buffer> {
+    if device.kind() == DeviceKind::Cpu {
+        return None;
+    }
+    let buffer_type = device.host_buffer_type()?;
+    // SAFETY: the buffer type is static.
+    let buffer = unsafe { sys::ggml_backend_buft_alloc_buffer(buffer_type.as_ptr(), n_bytes) };
+    // SAFETY: just made, no other owner.
+    unsafe { Buffer::own(buffer) }
+}
+
 /// Outputs of the last graph on the host.
 pub(crate) struct StagingBuffer {
     buffer: Buffer,
@@ -29,14 +42,7 @@ unsafe impl Send for StagingBuffer {}
 impl StagingBuffer {
     /// `None` for devices that have nothing of the kind, and where there is no room.
     pub(crate) fn of(device: Device) -> Option<Self> {
-        if device.kind() == DeviceKind::Cpu {
-            return None;
-        }
-        let buffer_type = device.host_buffer_type()?;
-        // SAFETY: the buffer type is static.
-        let buffer = unsafe { sys::ggml_backend_buft_alloc_buffer(buffer_type.as_ptr(), N_BYTES) };
-        // SAFETY: just made, no other owner.
-        Some(Self { buffer: unsafe { Buffer::own(buffer) }?, parts: Vec::new() })
+        Some(Self { buffer: pinned(device, N_BYTES)?, parts: Vec::new() })
     }
 
     /// Forgets what was copied before.
