@@ -12,7 +12,9 @@
 use std::arch::x86_64::*;
 
 use super::both::for_both;
-use super::rows::{add_unsigned, blocks, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes, words};
+use super::rows::{
+    add_signed, add_unsigned, blocks, by_column, everywhere, halves, sixteen_bytes, thirty_two_bytes, words,
+};
 use crate::activations::ColumnTile;
 use crate::isa::Isa;
 use crate::prefetch::prefetch;
@@ -232,16 +234,21 @@ unsafe fn unsigned<const N: usize, const QUANTS: usize>(x: &Packed, y: &ColumnTi
 unsafe fn signed<const N: usize, const QUANTS: usize>(x: &Packed, y: &ColumnTile, l: usize) -> [__m256i; N] {
     // SAFETY: the caller's.
     unsafe {
-        let mut whole = [_mm256_setzero_si256(); N];
-        for i in 0..8 {
+        let (mut whole, ones) = ([_mm256_setzero_si256(); N], _mm256_set1_epi16(1));
+        eight!(i, {
             let w = x.weights::<QUANTS, false>(i);
             let size = _mm256_abs_epi8(w);
             for (whole, column) in whole.iter_mut().zip(y.columns) {
-                let q = _mm256_sign_epi8(everywhere(column.add(l * 32 + 4 * i)), w);
-                let pairs = _mm256_maddubs_epi16(size, q);
-                *whole = _mm256_add_epi32(*whole, _mm256_madd_epi16(_mm256_set1_epi16(1), pairs));
+                let column = column.add(l * 32);
+                *whole = match N {
+                    1 => {
+                        let q = _mm256_sign_epi8(everywhere(column.add(4 * i)), w);
+                        _mm256_add_epi32(*whole, _mm256_madd_epi16(ones, _mm256_maddubs_epi16(size, q)))
+                    }
+                    _ => add_signed::<{ 4 * I }>(*whole, (w, size, ones), column),
+                };
             }
-        }
+        });
         whole
     }
 }

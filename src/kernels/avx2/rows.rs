@@ -152,6 +152,38 @@ pub(crate) unsafe fn add_unsigned<const AT: usize>(mut sum: __m256i, w: __m256i,
     sum
 }
 
+/// As [`add_unsigned`], of weights with signs, which the column's bytes get, and without them; `ones` are words, `sum` is of 32 bits.
+///
+/// # Safety
+/// As [`add_unsigned`].
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) unsafe fn add_signed<const AT: usize>(
+    mut sum: __m256i,
+    (w, size, ones): (__m256i, __m256i, __m256i),
+    q: *const u8,
+) -> __m256i {
+    // SAFETY: four bytes are read (the caller), and registers written.
+    unsafe {
+        asm!(
+            "vpbroadcastd {t}, dword ptr [{q} + {at}]",
+            "vpsignb {t}, {t}, {w}",
+            "vpmaddubsw {t}, {size}, {t}",
+            "vpmaddwd {t}, {t}, {ones}",
+            "vpaddd {sum}, {sum}, {t}",
+            t = out(ymm_reg) _,
+            q = in(reg) q,
+            at = const AT,
+            w = in(ymm_reg) w,
+            size = in(ymm_reg) size,
+            ones = in(ymm_reg) ones,
+            sum = inout(ymm_reg) sum,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    sum
+}
+
 /// 32 weights of every row, which have no sign, times those of a column at `q`, as pairs of products in words: the sums of the first,
 /// third, fifth and seventh register of `w`, and of the others; words must hold these. Its instructions stay together, as those of
 /// [`add_unsigned`].
