@@ -215,12 +215,13 @@ impl Planner {
         let stream = &self.streams[0];
         match self.plan {
             Plan::One(_) => {
-                // SAFETY: `from` has `n_bytes` bytes (the caller).
-                let bytes = unsafe { std::slice::from_raw_parts(from, n_bytes) };
-                let alignment = stream.alignment();
-                // SAFETY: `t` is alive and has memory (the caller).
-                if self.uploads.as_mut().is_some_and(|uploads| unsafe { uploads.keep(t, bytes, alignment) }) {
-                    return;
+                if let Some(uploads) = &mut self.uploads {
+                    // SAFETY: `from` has `n_bytes` bytes (the caller).
+                    let bytes = unsafe { std::slice::from_raw_parts(from, n_bytes) };
+                    // SAFETY: `t` is alive and has memory (the caller).
+                    if unsafe { uploads.keep(t, bytes, stream.alignment()) } {
+                        return;
+                    }
                 }
                 let backend = stream.backend.as_ptr();
                 // SAFETY: `t` and `from` have `n_bytes` bytes, `from` for long enough (the caller).
