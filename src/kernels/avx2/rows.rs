@@ -184,6 +184,27 @@ pub(crate) unsafe fn add_signed<const AT: usize>(
     sum
 }
 
+/// Instructions that stay together, with the registers `w0` to `w7` of eight of weights, an address `q` and one register `t` to work with.
+macro_rules! of_eight {
+    (($w:ident, $q:ident), $($line:literal,)* $($name:ident = $kind:tt (ymm_reg) $value:tt $([$i:literal])?,)*) => {
+        asm!(
+            $($line,)*
+            $($name = $kind(ymm_reg) $value $([$i])?,)*
+            t = out(ymm_reg) _,
+            q = in(reg) $q,
+            w0 = in(ymm_reg) $w[0],
+            w1 = in(ymm_reg) $w[1],
+            w2 = in(ymm_reg) $w[2],
+            w3 = in(ymm_reg) $w[3],
+            w4 = in(ymm_reg) $w[4],
+            w5 = in(ymm_reg) $w[5],
+            w6 = in(ymm_reg) $w[6],
+            w7 = in(ymm_reg) $w[7],
+            options(pure, readonly, nostack, preserves_flags)
+        )
+    };
+}
+
 /// 32 weights of every row, which have no sign, times those of a column at `q`, as pairs of products in words: the sums of the first,
 /// third, fifth and seventh register of `w`, and of the others; words must hold these. Its instructions stay together, as those of
 /// [`add_unsigned`].
@@ -196,7 +217,8 @@ pub(crate) unsafe fn sum_unsigned(w: &[__m256i; 8], q: *const u8) -> [__m256i; 2
     let (a, b);
     // SAFETY: 32 bytes are read (the caller), and registers written.
     unsafe {
-        asm!(
+        of_eight!(
+            (w, q),
             "vpbroadcastd {a}, dword ptr [{q}]",
             "vpmaddubsw {a}, {w0}, {a}",
             "vpbroadcastd {b}, dword ptr [{q} + 4]",
@@ -221,17 +243,6 @@ pub(crate) unsafe fn sum_unsigned(w: &[__m256i; 8], q: *const u8) -> [__m256i; 2
             "vpaddw {b}, {b}, {t}",
             a = out(ymm_reg) a,
             b = out(ymm_reg) b,
-            t = out(ymm_reg) _,
-            q = in(reg) q,
-            w0 = in(ymm_reg) w[0],
-            w1 = in(ymm_reg) w[1],
-            w2 = in(ymm_reg) w[2],
-            w3 = in(ymm_reg) w[3],
-            w4 = in(ymm_reg) w[4],
-            w5 = in(ymm_reg) w[5],
-            w6 = in(ymm_reg) w[6],
-            w7 = in(ymm_reg) w[7],
-            options(pure, readonly, nostack, preserves_flags)
         );
     }
     [a, b]
@@ -248,7 +259,8 @@ pub(crate) unsafe fn sum_scaled(w: &[__m256i; 8], q: *const u8, scale: [__m256i;
     let sum;
     // SAFETY: 32 bytes are read (the caller), and registers written.
     unsafe {
-        asm!(
+        of_eight!(
+            (w, q),
             "vpbroadcastd {a}, dword ptr [{q}]",
             "vpmaddubsw {a}, {w0}, {a}",
             "vpbroadcastd {t}, dword ptr [{q} + 4]",
@@ -278,19 +290,8 @@ pub(crate) unsafe fn sum_scaled(w: &[__m256i; 8], q: *const u8, scale: [__m256i;
             "vpaddd {a}, {a}, {b}",
             a = out(ymm_reg) sum,
             b = out(ymm_reg) _,
-            t = out(ymm_reg) _,
-            q = in(reg) q,
-            w0 = in(ymm_reg) w[0],
-            w1 = in(ymm_reg) w[1],
-            w2 = in(ymm_reg) w[2],
-            w3 = in(ymm_reg) w[3],
-            w4 = in(ymm_reg) w[4],
-            w5 = in(ymm_reg) w[5],
-            w6 = in(ymm_reg) w[6],
-            w7 = in(ymm_reg) w[7],
             s = in(ymm_reg) scale[0],
             z = in(ymm_reg) scale[1],
-            options(pure, readonly, nostack, preserves_flags)
         );
     }
     sum

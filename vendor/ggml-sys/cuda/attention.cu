@@ -132,11 +132,10 @@ template <int D> void launch(ggml_backend_cuda_context & ctx, few_queries & p, i
     ggml_cuda_pool_alloc<float2> totals(ctx.pool(), n);
     p.sums = sums.get();
     p.totals = totals.get();
-    const int n_at_once = ggml_cuda_info().devices[ggml_cuda_get_device()].nsm;
     if (p.k.kind == CELLS_F16 && p.v.kind == CELLS_F16) {
-        chosen_groups(p, n_sequences, n_at_once, attend_with<D, false>{ p, n_sequences, ctx.stream() });
+        chosen_groups(p, n_sequences, multiprocessors(), attend_with<D, false>{ p, n_sequences, ctx.stream() });
     } else {
-        chosen_groups(p, n_sequences, n_at_once, attend_with<D, true>{ p, n_sequences, ctx.stream() });
+        chosen_groups(p, n_sequences, multiprocessors(), attend_with<D, true>{ p, n_sequences, ctx.stream() });
     }
     const ggml_cuda_kernel_launch_params params(dim3(p.n_columns, p.n_head_kv, n_sequences), dim3(D), size_t(0), ctx.stream());
     ggml_cuda_kernel_launch(add_chunks<D>, params, p);

@@ -129,10 +129,6 @@ bool serves(const ggml_tensor * w, const ggml_tensor * x, const ggml_tensor * id
         (ids ? w->type != GGML_TYPE_F32 && x->ne[1] <= 64 && ids->ne[0] <= 64 : w->ne[2] == 1 && x->ne[2] == 1);
 }
 
-int multiprocessors() {
-    return ggml_cuda_info().devices[ggml_cuda_get_device()].nsm;
-}
-
 struct launch_floats {
     float_products & p;
     cudaStream_t stream;
@@ -427,6 +423,10 @@ bool fusions_are_on() {
 bool is_served_here() {
     const int cc = ggml_cuda_info().devices[ggml_cuda_get_device()].cc;
     return kernels_are_on() && GGML_CUDA_CC_IS_NVIDIA(cc) && ggml_cuda_highest_compiled_arch(cc) >= GGML_CUDA_CC_AMPERE;
+}
+
+int multiprocessors() {
+    return ggml_cuda_info().devices[ggml_cuda_get_device()].nsm;
 }
 
 void * function(const char * name) {

@@ -20,6 +20,9 @@ bool fusions_are_on();
 // Whether this device can run the kernels: NVIDIA's, from sm_80 on.
 bool is_served_here();
 
+// How many multiprocessors this device has.
+int multiprocessors();
+
 // Computes what ggml_cuda_mul_mat_vec_q, or _f, is asked for; false, and nothing, where ggml's kernels must. Without a fusion it takes
 // any product.
 bool few_columns(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids,
