@@ -2,12 +2,12 @@
 """Golden of a tiny Gemma 4 with its assistant, by a plain reference in PyTorch.
 
   NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test all gemma4
-  scripts/gemma4_golden.py FOLDER tests/golden/gemma4/gemma4.json      needs the Python packages torch and gguf
+  scripts/gemma4_golden.py FOLDER tests/golden/gemma4/gemma4.json.z      needs the Python packages torch and gguf
 
 The reference follows the models' published description and reads nothing of ours but the two files. On the project's larger
 Gemma 4 models it agrees with transformers 5.23 to 3e-5, target and head.
 """
-import json, sys
+import json, sys, zlib
 
 import torch
 import torch.nn.functional as F
@@ -159,8 +159,9 @@ def main(folder, out):
         logits, hidden = target.forward(torch.tensor(ids))
         drafts = assistant.drafts(target, n, int(logits[-1].argmax()), hidden[-1], 3)
         golden.append({"ids": ids, "logits": numbers(logits[-1]), "hidden": numbers(hidden[-1]), "drafts": drafts})
-    with open(out, "w") as f:
-        f.write("[\n" + ",\n".join(json.dumps(s, separators=(",", ":")) for s in golden) + "\n]\n")
+    lines = "[\n" + ",\n".join(json.dumps(s, separators=(",", ":")) for s in golden) + "\n]\n"
+    with open(out, "wb") as f:
+        f.write(zlib.compress(lines.encode(), 9))
 
 
 if __name__ == "__main__":

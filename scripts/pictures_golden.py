@@ -2,12 +2,12 @@
 """Golden of tiny models that see, by transformers: Gemma 3 with pictures, Qwen3.5 with a video.
 
   NEXTN_WRITE_TINY=FOLDER cargo test -p nextn-model --test all seen
-  scripts/pictures_golden.py FOLDER tests/golden/pictures/pictures.json    needs the Python packages torch, transformers and gguf
+  scripts/pictures_golden.py FOLDER tests/golden/pictures/pictures.json.z    needs the Python packages torch, transformers and gguf
 
 Made with transformers 5.23 on a CPU, in F32. The weights of our files are put into transformers' models; pictures, prompts,
 positions, logits and greedy text are theirs. The text before each two frames is that of transformers' processor.
 """
-import json, sys
+import json, sys, zlib
 
 import numpy as np
 import torch
@@ -208,8 +208,9 @@ def main(folder, out):
     golden = []
     for name, make in (("gemma3", gemma3), ("qwen35", qwen35)):
         golden += make(File(f"{folder}/{name}.gguf"), File(f"{folder}/{name}.mmproj.gguf"))
-    with open(out, "w") as f:
-        f.write("[\n" + ",\n".join(json.dumps(s, separators=(",", ":")) for s in golden) + "\n]\n")
+    lines = "[\n" + ",\n".join(json.dumps(s, separators=(",", ":")) for s in golden) + "\n]\n"
+    with open(out, "wb") as f:
+        f.write(zlib.compress(lines.encode(), 9))
 
 
 if __name__ == "__main__":

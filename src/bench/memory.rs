@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<()> {
         "some layers stay in the host's memory, where nothing is counted: choose a smaller model, or keep experts there (--cpu-moe)"
     );
     let on_gpus = |bytes: &dyn Fn(Device) -> usize| gpus.iter().map(|&d| bytes(d)).sum::<usize>();
-    part("weights", on_gpus(&|d| model.weights().bytes_on(d)));
+    part("weights", on_gpus(&|d| model.weight_bytes_on(d)));
 
     let n_ctx = args.ctx_size as usize;
     let (mut runner, mut state) = args.setup.runner_with(&model, n_ctx, DEPTH + 1)?;

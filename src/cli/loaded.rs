@@ -122,9 +122,16 @@ impl Loaded {
             "{}{types}, context {}, {}, NextN layer: {head}",
             about.name,
             self.model.engine().limits().n_ctx,
-            model.weights().device().name(),
+            self.device_names(),
         );
         clean_line(&line)
+    }
+
+    /// The device that outputs come from, or all that compute each layer together.
+    fn device_names(&self) -> String {
+        let model = self.model.model();
+        let names: Vec<String> = model.weights_of_ranks().iter().map(|weights| weights.device().name()).collect();
+        names.join("+")
     }
 
     /// How drafts are called: by the MTP layer, where nothing else can have made them.

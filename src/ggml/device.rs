@@ -216,6 +216,12 @@ impl Device {
         !self.function(c"nextn_adds_gumbel").is_null()
     }
 
+    /// True when the device can add up with others of its kind, so that each computes a part of a model's layers
+    /// ([`crate::Ranks`]).
+    pub fn adds_up(self) -> bool {
+        self.kind() == DeviceKind::Cpu || !self.function(c"nextn_all_reduce_new").is_null()
+    }
+
     /// True when the device makes masks by itself ([`crate::Graph::mask_of_spans`]), by a kernel of ours.
     pub fn makes_masks(self) -> bool {
         !self.function(c"nextn_makes_masks").is_null()

@@ -19,6 +19,7 @@ use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::graph::{Graph, Name, Slot};
 use crate::planner::{Gone, Place, Planner};
+use crate::rank::Rank;
 use crate::raw::Arena;
 use crate::split::MAX_ALL_OWN;
 use crate::state::Inner;
@@ -106,6 +107,7 @@ pub struct Executor<K> {
     graphs: Vec<Built<K>>,
     planner: Planner,
     weights: Arc<Weights>,
+    rank: Option<Rank>,
     clock: u64,
     /// The graph that ran last, as long as its outputs are there.
     last: Option<usize>,
@@ -120,10 +122,15 @@ impl<K: Clone + Eq + Hash> Executor<K> {
     /// # Errors
     /// [`Error::Device`]: a device cannot be opened.
     pub fn new(weights: Arc<Weights>, n_threads: usize) -> Result<Self, Error> {
+        Self::of_rank(weights, n_threads, None)
+    }
+
+    /// As [`Executor::new`], whose graphs are those of a rank.
+    pub(crate) fn of_rank(weights: Arc<Weights>, n_threads: usize, rank: Option<Rank>) -> Result<Self, Error> {
         crate::log::install();
         let planner = Planner::new(weights.devices(), n_threads)?;
         let threads = planner.variable_threads().map(VariableThreads::new);
-        Ok(Self { graphs: Vec::new(), planner, weights, clock: 0, last: None, stats: Stats::default(), threads })
+        Ok(Self { graphs: Vec::new(), planner, weights, rank, clock: 0, last: None, stats: Stats::default(), threads })
     }
 
     /// Has its threads sleep until the next graph, where they would spin in wait for it: another executor's turn has come.
@@ -214,6 +221,26 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         go_on: Option<GoOn<'_>>,
     ) -> Result<Outputs<'_>, Error> {
         let _working = crate::shutdown::working();
+        let index = self.prepare(key, max_nodes, build, inputs)?;
+        let weights = Arc::clone(&self.weights);
+        let reading = weights.reading();
+        // Host reads of these states wait until the graph is done.
+        let mut states = self.states(index).to_vec();
+        let access = Inner::lock_all(&mut states);
+        let done = self.compute(index, key, go_on);
+        drop((access, reading));
+        done.map(|()| self.outputs(index))
+    }
+
+    /// Builds the graph of `key` if it is not kept and gives it its inputs, for [`Executor::compute`]; gives its number. Contents of
+    /// `inputs` are read until the graph was computed, or [`Executor::drop_inputs`].
+    pub(crate) fn prepare(
+        &mut self,
+        key: &K,
+        max_nodes: usize,
+        build: impl for<'g> FnOnce(&Graph<'g>),
+        inputs: &[(Name, Data<'_>)],
+    ) -> Result<usize, Error> {
         self.clock += 1;
         self.last = None;
         let index = match self.graphs.iter().position(|g| g.key == *key) {
@@ -248,27 +275,37 @@ impl<K: Clone + Eq + Hash> Executor<K> {
             planner.drop_inputs();
             return Err(slot_error("input", name, "is not one of the graph's inputs, or is given twice".into()));
         }
-        let ready = Instant::now();
-        self.stats.inputs += ready - start;
+        self.stats.inputs += start.elapsed();
+        Ok(index)
+    }
 
-        let reading = self.weights.reading();
-        // Host reads of these states wait until the graph is done. Locked in one order everywhere, so that two executors
-        // over the same states cannot wait for each other.
-        let mut order: Vec<&Arc<Inner>> = graph.states.iter().collect();
-        order.sort_by_key(|state| Arc::as_ptr(state).addr());
-        let access: Vec<_> = order.iter().map(|state| state.lock()).collect();
+    /// The states that a graph reads and writes.
+    pub(crate) fn states(&self, index: usize) -> &[Arc<Inner>] {
+        &self.graphs[index].states
+    }
+
+    /// Forgets inputs of graphs that will not be computed.
+    pub(crate) fn drop_inputs(&mut self) {
+        self.planner.drop_inputs();
+    }
+
+    /// Computes the graph of `key` that was prepared last. Whoever calls has locked its states, and before that the weights for
+    /// reading.
+    pub(crate) fn compute(&mut self, index: usize, key: &K, go_on: Option<GoOn<'_>>) -> Result<(), Error> {
+        let start = Instant::now();
+        let graph = &self.graphs[index];
         let turn = self.threads.as_ref().map(|threads| threads.choose(key, &mut self.planner));
-        // SAFETY: the graph is alive; weights (`self.weights`) and states (`graph.states`, locked) too; memory was planned
-        // for this graph and is valid (`build` drops graphs when it is not).
-        let status = unsafe { self.planner.compute(graph.cgraph, &graph.place, &graph.outputs, go_on.as_ref()) };
+        // Those of other ranks are the same.
+        let outputs = if self.rank.is_none_or(|rank| rank.index == 0) { &graph.outputs[..] } else { &[] };
+        // SAFETY: the graph is alive; weights (`self.weights`) and states (`graph.states`, locked by the caller) too; memory was
+        // planned for this graph and is valid (`build` drops graphs when it is not).
+        let status = unsafe { self.planner.compute(graph.cgraph, &graph.place, outputs, go_on.as_ref()) };
         // What was left early tells nothing of how long the graph takes.
         let done = turn.filter(|_| status == sys::GGML_STATUS_SUCCESS);
         if let Some((threads, turn)) = self.threads.as_mut().zip(done) {
-            threads.ran(turn, ready.elapsed());
+            threads.ran(turn, start.elapsed());
         }
-        drop(access);
-        drop(reading);
-        self.stats.compute += ready.elapsed();
+        self.stats.compute += start.elapsed();
         self.stats.n_runs += 1;
         if let Some(lost) = self.planner.lost() {
             return Err(lost);
@@ -280,7 +317,12 @@ impl<K: Clone + Eq + Hash> Executor<K> {
             return Err(Error::Compute { device: self.planner.device().name(), status });
         }
         self.last = Some(index);
-        Ok(Outputs { slots: &self.graphs[index].outputs, stats: &mut self.stats, planner: &self.planner })
+        Ok(())
+    }
+
+    /// The outputs of the graph that was computed last.
+    pub(crate) fn outputs(&mut self, index: usize) -> Outputs<'_> {
+        Outputs { slots: &self.graphs[index].outputs, stats: &mut self.stats, planner: &self.planner }
     }
 
     /// The outputs of the last run once more; `None` when it failed, or another graph took its place since.
@@ -350,7 +392,7 @@ impl<K: Clone + Eq + Hash> Executor<K> {
         let cgraph = NonNull::new(cgraph).ok_or_else(no_arena)?;
         let arena = NonNull::new(context.as_ptr()).expect("owned contexts are not null");
         // SAFETY: the arena has room for `max_tensors`, holds the graph, and outlives the builder.
-        let graph = unsafe { Graph::new(arena, cgraph, Arc::clone(&self.weights), max_tensors) };
+        let graph = unsafe { Graph::new(arena, cgraph, Arc::clone(&self.weights), self.rank, max_tensors) };
         build(&graph);
         let parts = graph.into_parts();
         if let Some(error) = parts.error {

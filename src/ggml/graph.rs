@@ -19,6 +19,7 @@ use crate::device::{Device, DeviceKind};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::low_rank::{LowRank, LowRanks};
+use crate::rank::Rank;
 use crate::state::{Inner, StateBuffer};
 use crate::state_id::StateId;
 use crate::weight_tensor::WeightId;
@@ -214,6 +215,8 @@ pub struct Graph<'g> {
     cgraph: NonNull<sys::ggml_cgraph>,
     poison: Tensor<'g>,
     weights: Arc<Weights>,
+    /// Where devices compute the model together, the one that this graph is of.
+    rank: Option<Rank>,
     low_ranks: RefCell<Arc<LowRanks>>,
     max_tensors: usize,
     n_tensors: Cell<usize>,
@@ -232,6 +235,7 @@ impl<'g> Graph<'g> {
         ctx: NonNull<sys::ggml_context>,
         cgraph: NonNull<sys::ggml_cgraph>,
         weights: Arc<Weights>,
+        rank: Option<Rank>,
         max_tensors: usize,
     ) -> Self {
         // SAFETY: the arena has room for `max_tensors` descriptions (the caller).
@@ -242,6 +246,7 @@ impl<'g> Graph<'g> {
             cgraph,
             poison: Tensor { ptr: poison, brand: PhantomData },
             weights,
+            rank,
             low_ranks: RefCell::default(),
             max_tensors,
             n_tensors: Cell::new(1),
@@ -278,6 +283,17 @@ impl<'g> Graph<'g> {
     /// Errors from here on name no layer.
     pub fn no_layer(&self) {
         self.layer.set(None);
+    }
+
+    /// Which of the devices that compute the model together this graph is of ([`crate::Ranks`]); 0 where there is one.
+    pub fn rank(&self) -> usize {
+        self.rank.map_or(0, |rank| rank.index)
+    }
+
+    /// The number of the group that the rank is of, its own, and how many there are; `None` where there is one.
+    pub(crate) fn rank_numbers(&self) -> Option<[i32; 3]> {
+        let Rank { group, index, of } = self.rank?;
+        Some([group, i32::try_from(index).ok()?, i32::try_from(of).ok()?])
     }
 
     /// The weight with this id.

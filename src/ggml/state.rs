@@ -83,6 +83,14 @@ impl Inner {
         self.access.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Locks each of these states once, in one order everywhere, so that two executors over the same states cannot wait for each
+    /// other.
+    pub(crate) fn lock_all(states: &mut Vec<Arc<Inner>>) -> Vec<MutexGuard<'_, ()>> {
+        states.sort_by_key(|state| Arc::as_ptr(state).addr());
+        states.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        states.iter().map(|state| state.lock()).collect()
+    }
+
     pub(crate) fn raw(&self, id: StateId) -> Option<NonNull<sys::ggml_tensor>> {
         self.tensors.get(id.0 as usize).map(|t| t.ptr)
     }

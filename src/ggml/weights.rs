@@ -17,6 +17,7 @@ use crate::joined_rows::{JoinedRows, ToJoin, joined_type};
 use crate::mapping::Mapping;
 use crate::progress::{Counted, LoadProgress};
 use crate::raw::{Buffer, Context};
+use crate::weight_part::{PartBytes, WeightPart};
 use crate::weight_tensor::{Arena, WeightId, WeightTensor, mark_as_weights};
 
 /// ggml's kernels load whole vectors; data at other addresses is copied once.
@@ -28,12 +29,20 @@ struct Planned {
     ne: [i64; 4],
     mapping: usize,
     range: Range<usize>,
+    /// What is taken of these bytes; all of them if `None`.
+    part: Option<PartBytes>,
     /// Among the devices of the weights.
     place: usize,
     /// [`WeightsBuilder::replaceable`] was asked for.
     replaceable: bool,
     /// [`WeightsBuilder::join_rows`] was asked for.
     joined: bool,
+}
+
+impl Planned {
+    fn n_bytes(&self) -> usize {
+        self.part.as_ref().map_or(self.range.len(), |part| part.n_bytes)
+    }
 }
 
 /// Collects tensors; [`WeightsBuilder::build`] places them on a device.
@@ -102,10 +111,35 @@ impl WeightsBuilder {
             ne,
             mapping,
             range,
+            part: None,
             place: 0,
             replaceable: false,
             joined: false,
         });
+        Ok(id)
+    }
+
+    /// As [`WeightsBuilder::add`], of a part of the tensor, which is copied unless its bytes follow each other.
+    ///
+    /// # Errors
+    /// As [`WeightsBuilder::add`]; a part that lies outside, or that cuts a block.
+    pub fn add_part(
+        &mut self,
+        name: &str,
+        dtype: Dtype,
+        ne: [i64; 4],
+        part: &WeightPart,
+        (mapping, range): (usize, Range<usize>),
+    ) -> Result<WeightId, Error> {
+        let (start, n_bytes) = (range.start, range.len());
+        let id = self.add(name, dtype, ne, mapping, range)?;
+        let (ne, bytes) = part.of(name, dtype, ne, n_bytes).inspect_err(|_| drop(self.planned.pop()))?;
+        let planned = &mut self.planned[id.index()];
+        planned.ne = ne;
+        match bytes.in_one(n_bytes) {
+            Some(within) => planned.range = start + within.start..start + within.end,
+            None => planned.part = Some(bytes),
+        }
         Ok(id)
     }
 
@@ -146,7 +180,7 @@ impl WeightsBuilder {
 
     /// Name and bytes of every tensor added so far.
     pub fn sizes(&self) -> impl Iterator<Item = (&str, usize)> + Clone {
-        self.planned.iter().map(|p| (p.name.to_str().unwrap_or(""), p.range.len()))
+        self.planned.iter().map(|p| (p.name.to_str().unwrap_or(""), p.n_bytes()))
     }
 
     /// Name, type and shape of every tensor added so far.
@@ -195,7 +229,7 @@ impl WeightsBuilder {
             .enumerate()
             .map(|(place, &device)| OnDevice::describe(&self, device, place, &mut tensors))
             .collect::<Result<_, _>>()?;
-        let of_experts = ExpertCache::copied_bytes(&self.expert_layers, |id| self.planned[id.index()].range.len());
+        let of_experts = ExpertCache::copied_bytes(&self.expert_layers, |id| self.planned[id.index()].n_bytes());
         let of_tensors: usize = on_devices.iter().map(|on| on.copied_bytes(&self)).sum();
         let to_join = self.to_join(&devices, &tensors);
         let of_joined: usize = to_join.iter().map(|of| of.range.len()).sum();
@@ -238,7 +272,7 @@ impl WeightsBuilder {
 impl WeightsBuilder {
     /// The tensors whose rows are joined.
     fn to_join(&self, devices: &[Device], tensors: &[Option<WeightTensor>]) -> Vec<ToJoin<'_>> {
-        let wanted = self.planned.iter().zip(tensors).filter(|(p, _)| p.joined && !p.replaceable);
+        let wanted = self.planned.iter().zip(tensors).filter(|(p, _)| p.joined && !p.replaceable && p.part.is_none());
         let of = |(p, tensor): (&Planned, &Option<WeightTensor>)| {
             let ty = joined_type(devices[p.place], p.dtype, p.ne)?;
             Some(ToJoin { tensor: (*tensor)?, ty, mapping: &self.mappings[p.mapping], range: p.range.clone() })
@@ -274,7 +308,7 @@ impl OnDevice {
         let mut on = OnDevice { device, mapped, copied, mapped_arena: arena()?, copied_arena: arena()? };
         for (i, p) in builder.planned.iter().enumerate().filter(|(_, p)| p.place == place) {
             let address = builder.mappings[p.mapping].bytes()[p.range.start..].as_ptr() as usize;
-            let mapped = over_maps && !p.replaceable && address.is_multiple_of(ALIGNMENT);
+            let mapped = over_maps && !p.replaceable && p.part.is_none() && address.is_multiple_of(ALIGNMENT);
             let (list, arena) = match mapped {
                 true => (&mut on.mapped, &mut on.mapped_arena),
                 false => (&mut on.copied, &mut on.copied_arena),
@@ -283,7 +317,8 @@ impl OnDevice {
             // `add` has checked the dimensions.
             tensors[i] = Some(arena.tensor(p.dtype, p.ne, &p.name)?);
         }
-        let n_misaligned = on.copied.iter().filter(|&&i| !builder.planned[i].replaceable).count();
+        let is_misaligned = |p: &Planned| !p.replaceable && p.part.is_none();
+        let n_misaligned = on.copied.iter().filter(|&&i| is_misaligned(&builder.planned[i])).count();
         if over_maps && n_misaligned > 0 {
             tracing::warn!(n_misaligned, "tensors not aligned to {ALIGNMENT} bytes in the file are copied into memory");
         }
@@ -333,7 +368,7 @@ impl OnDevice {
     }
 
     fn copied_bytes(&self, builder: &WeightsBuilder) -> usize {
-        self.copied.iter().map(|&i| builder.planned[i].range.len()).sum()
+        self.copied.iter().map(|&i| builder.planned[i].n_bytes()).sum()
     }
 
     /// Copies tensor by tensor from the map, so that nothing is held twice but by the system's cache.
@@ -347,8 +382,10 @@ impl OnDevice {
         buffers.extend(self.copied_arena.allocate("weights")?);
         for &i in &self.copied {
             let (Some(t), p) = (tensors[i], &builder.planned[i]) else { continue };
-            let data = builder.data(p);
-            // SAFETY: the tensor was allocated above and has `range.len()` bytes (checked by `add`).
+            let whole = builder.data(p);
+            let part = p.part.as_ref().map(|part| part.gather(whole));
+            let data = part.as_deref().unwrap_or(whole);
+            // SAFETY: the tensor was allocated above and has as many bytes (checked by `add` and `add_part`).
             unsafe { sys::ggml_backend_tensor_set(t.0.as_ptr(), data.as_ptr().cast(), 0, data.len()) };
             copied.add(data.len());
         }
@@ -438,6 +475,16 @@ impl Weights {
         let t = self.tensors.get(id.index())?;
         // SAFETY: as in [`Weights::dtype`].
         Some(unsafe { t.0.as_ref() }.ne)
+    }
+
+    /// Bytes of a row of a tensor.
+    ///
+    /// # Errors
+    /// [`Error::Slot`]: no such tensor.
+    pub fn row_bytes(&self, id: WeightId) -> Result<usize, Error> {
+        let slot = || Error::Slot { kind: "weight", name: id.index().to_string(), what: "does not exist".into() };
+        let (dtype, ne) = self.dtype(id).zip(self.ne(id)).ok_or_else(slot)?;
+        dtype.row_bytes(ne[0])
     }
 
     /// All tensors.

@@ -21,6 +21,7 @@
 #![allow(clippy::multiple_unsafe_ops_per_block)]
 
 mod activations;
+mod all_reduce;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -63,6 +64,7 @@ mod weighted_rows;
 mod which;
 
 pub use activations::Shape;
+pub use all_reduce::{ALL_GATHER, ALL_REDUCE, Meeting, all_gather, all_reduce};
 pub use attention::{MAX_HEAD, attention_to_all};
 pub use cell_attention::{ATTEND_CELLS, BESIDE, RUN, attention_over_cells, attention_over_runs, sums_of_runs};
 pub use delta_nodes::{DELTA_RULE, DELTA_RULE_LOGGED, delta_rule, delta_rule_logged};

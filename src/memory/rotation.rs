@@ -86,7 +86,7 @@ impl StepView<'_> {
     }
 
     fn rotation_of(&self, il: usize) -> (Option<StateId>, Option<StateId>) {
-        self.memory.rotations.get(il).copied().unwrap_or_default()
+        self.memory.rotations.get(self.at(il)).copied().unwrap_or_default()
     }
 
     fn rotate<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, matrix: Option<StateId>) -> Tensor<'g> {

@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::slots::{Memory, Slot};
 use crate::step_log::HeadStep;
-use crate::view::{Segment, StepView};
+use crate::view::{OfRank, Segment, StepView};
 
 /// A step in progress over some sequences. [`Txn::commit`] keeps tokens; dropping it keeps none.
 ///
@@ -117,7 +117,14 @@ impl Memory {
 impl Txn<'_> {
     /// What the forward pass may read and write.
     pub fn view(&self) -> StepView<'_> {
-        StepView { memory: self.memory, segments: &self.segments, skips: &[], at_end: false, mutual: false }
+        StepView {
+            memory: self.memory,
+            rank: OfRank::ALONE,
+            segments: &self.segments,
+            skips: &[],
+            at_end: false,
+            mutual: false,
+        }
     }
 
     /// Keeps the first `kept[i]` tokens of sequence `i`; the forward pass must have been computed.

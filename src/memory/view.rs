@@ -51,6 +51,7 @@ impl Segment {
 #[derive(Clone, Debug)]
 pub struct OwnedView<'m> {
     memory: &'m Memory,
+    rank: OfRank,
     segments: Vec<Segment>,
     skips: Vec<usize>,
     at_end: bool,
@@ -60,8 +61,8 @@ pub struct OwnedView<'m> {
 impl OwnedView<'_> {
     /// The view.
     pub fn view(&self) -> StepView<'_> {
-        let Self { memory, segments, skips, at_end, mutual } = self;
-        StepView { memory, segments, skips, at_end: *at_end, mutual: *mutual }
+        let Self { memory, rank, segments, skips, at_end, mutual } = self;
+        StepView { memory, rank: *rank, segments, skips, at_end: *at_end, mutual: *mutual }
     }
 
     /// The same with rows that see all rows of their sequence here, later ones too.
@@ -113,14 +114,26 @@ impl Memory {
                 }),
             }
         }
-        Ok(OwnedView { memory: self, segments, skips: Vec::new(), at_end: true, mutual: false })
+        Ok(OwnedView { memory: self, rank: OfRank::ALONE, segments, skips: Vec::new(), at_end: true, mutual: false })
     }
+}
+
+/// One of several ranks that compute a model together: those have as many layers each in a memory, rank after rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OfRank {
+    index: usize,
+    of: usize,
+}
+
+impl OfRank {
+    pub(crate) const ALONE: Self = Self { index: 0, of: 1 };
 }
 
 /// A step's window on the memory.
 #[derive(Clone, Copy, Debug)]
 pub struct StepView<'m> {
     pub(crate) memory: &'m Memory,
+    pub(crate) rank: OfRank,
     pub(crate) segments: &'m [Segment],
     /// By slot: positions between the end of its sequence and its first row here, which rows of another part take. Empty for
     /// none anywhere.
@@ -137,7 +150,7 @@ impl<'m> StepView<'m> {
         let n_kv = self.memory.config.n_ctx;
         let segments = self.segments.iter().map(|s| Segment { n_kv, ..*s }).collect();
         let skips = self.skips.to_vec();
-        OwnedView { memory: self.memory, segments, skips, at_end: self.at_end, mutual: self.mutual }
+        OwnedView { memory: self.memory, rank: self.rank, segments, skips, at_end: self.at_end, mutual: self.mutual }
     }
 
     /// A part of the step: of each sequence, by its slot, so many rows (the second number) after so many others (the
@@ -162,7 +175,17 @@ impl<'m> StepView<'m> {
                 first_row += n_rows;
             }
         }
-        OwnedView { memory: self.memory, segments, skips, at_end: self.at_end, mutual: self.mutual }
+        OwnedView { memory: self.memory, rank: self.rank, segments, skips, at_end: self.at_end, mutual: self.mutual }
+    }
+
+    /// The same step as rank `index` of `of` sees it, in a memory that was made of the layers of all of them, rank after rank.
+    pub fn of_rank(self, index: usize, of: usize) -> Self {
+        Self { rank: OfRank { index, of }, ..self }
+    }
+
+    /// The place of layer `il` among those of all ranks.
+    pub(crate) fn at(&self, il: usize) -> usize {
+        self.rank.index * self.n_layers() + il
     }
 
     /// The position of a slot's first row here.
@@ -190,9 +213,9 @@ impl<'m> StepView<'m> {
         self.memory.config.n_ctx
     }
 
-    /// Layers of the memory, with those that keep nothing.
+    /// Layers of the memory, with those that keep nothing; of one rank, where there are several.
     pub fn n_layers(&self) -> usize {
-        self.memory.layout.layers.len()
+        self.memory.layout.layers.len() / self.rank.of
     }
 
     /// Values are kept as `[cell, element]`.
@@ -217,7 +240,7 @@ impl<'m> StepView<'m> {
 
     /// The number of the window of layer `il`.
     pub fn window_of(&self, il: usize) -> usize {
-        self.memory.kinds.window_of(il)
+        self.memory.kinds.window_of(self.at(il))
     }
 
     /// Kinds of values: elements of one position's values in layers that keep them at the same places, where they are
@@ -229,11 +252,11 @@ impl<'m> StepView<'m> {
 
     /// The number of the kind of values of layer `il`.
     pub fn v_kind_of(&self, il: usize) -> usize {
-        self.memory.kinds.values_of(il)
+        self.memory.kinds.values_of(self.at(il))
     }
 
     fn kv(&self, il: usize) -> Option<(Kv, ggml::StateId, ggml::StateId)> {
-        match (self.memory.layout.layers.get(il)?, self.memory.layers.get(il)?) {
+        match (self.memory.layout.layers.get(self.at(il))?, self.memory.layers.get(self.at(il))?) {
             (LayerState::Kv(kv), LayerTensors::Kv { k, v }) => Some((*kv, *k, *v)),
             _ => None,
         }
@@ -324,7 +347,7 @@ impl<'m> StepView<'m> {
     }
 
     fn recurrent(&self, il: usize) -> Option<(Recurrent, ggml::StateId, ggml::StateId)> {
-        match (self.memory.layout.layers.get(il)?, self.memory.layers.get(il)?) {
+        match (self.memory.layout.layers.get(self.at(il))?, self.memory.layers.get(self.at(il))?) {
             (LayerState::Recurrent(r), LayerTensors::Recurrent { conv, heads, .. }) => Some((*r, *conv, *heads)),
             _ => None,
         }
@@ -368,7 +391,7 @@ impl<'m> StepView<'m> {
         il: usize,
         [rows, places, steps]: [Tensor<'g>; 3],
     ) -> Option<(PastState<'g>, Logs<'g>)> {
-        let capacity = self.memory.step_log.filter(|_| self.memory.logs(il))?.capacity;
+        let capacity = self.memory.step_log.filter(|_| self.memory.logs(self.at(il)))?.capacity;
         let (r, _, id) = self.recurrent(il)?;
         let [d_state, d_head, n_heads] = [r.d_state, r.d_head, r.n_heads].map(|n| n as i64);
         let all = g.state(&self.memory.buffer, id); // [row, n_slots * n_planes]

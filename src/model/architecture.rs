@@ -11,6 +11,7 @@ use crate::head_shape::HeadShape;
 use crate::keys::Keys;
 use crate::pictures::PictureKind;
 use crate::rank_head::RankHead;
+use crate::share::Share;
 use crate::step::Step;
 use crate::tensors::Tensors;
 
@@ -135,6 +136,8 @@ pub(crate) struct ModelFile<'f, 'm, 'a> {
     pub(crate) own_head: bool,
     pub(crate) tensors: &'f mut Tensors<'a>,
     pub(crate) n_vocab: usize,
+    /// The part of each layer that is wanted.
+    pub(crate) share: Share,
 }
 
 /// What an architecture makes of a file.
@@ -142,6 +145,8 @@ pub(crate) struct Opened {
     pub(crate) arch: Box<dyn Architecture>,
     pub(crate) hparams: Hparams,
     pub(crate) nextn: NextNHead,
+    /// The part of each layer that it computes.
+    pub(crate) share: Share,
     /// What a layer of the NextN head computes, where the metadata count one; else why that cannot be said.
     pub(crate) head: Result<HeadShape, String>,
 }

@@ -14,6 +14,7 @@ use crate::layer::{Layer, times};
 use crate::mtp_layer::{MtpLayer, fits_after, mtp_of_file, mtp_of_model, own_beside};
 use crate::pictures::PictureKind;
 use crate::rank_head::RankHead;
+use crate::share::SharedRows;
 use crate::step::Step;
 
 struct Decoder {
@@ -38,15 +39,23 @@ pub(crate) fn open(
     file: &mut ModelFile<'_, '_, '_>,
     config: fn(&Keys<'_, '_>) -> Result<DecoderConfig, LoadError>,
 ) -> Result<Opened, LoadError> {
-    let c = config(&file.keys)?;
+    let whole = config(&file.keys)?;
+    whole.segments().for_each(|(name, segments)| file.tensors.made_of(name, segments));
+    let head = whole.head_shape(file.tensors);
+    let c = whole.shared(file.share)?;
     let (n_embd, n_vocab, n_layer) = (c.n_embd, file.n_vocab, c.n_layer());
     let t = &mut *file.tensors;
     let layers = (0..n_layer).map(|il| Layer::open(t, il, &c)).collect::<Result<Vec<_>, _>>()?;
     let embed = t.globals().need("token_embd.weight", &[n_embd, n_vocab])?;
     t.globals().refuse("output.bias", "biases are not supported")?;
     t.globals().updatable_rows("token_embd.weight", embed, &[n_embd, n_vocab]);
-    let output = Linear::find(&mut t.globals(), "output", n_embd, n_vocab, false)?;
-    let output = output.unwrap_or_else(|| {
+    let rows = SharedRows::of(file.share, n_vocab);
+    if rows.is_some() {
+        t.made_of("output.weight".into(), SharedRows::segments(n_vocab));
+    }
+    let n_rows = if rows.is_some() { n_vocab / file.share.of } else { n_vocab };
+    let output = Linear::find(&mut t.globals(), "output", n_embd, n_rows, false)?;
+    let output = output.map(|output| output.with_rows(rows)).unwrap_or_else(|| {
         t.globals().updatable("output.weight", embed, &[n_embd, n_vocab]);
         Linear::tied(embed)
     });
@@ -55,7 +64,7 @@ pub(crate) fn open(
     let (mtp, own, nextn) = match &file.head_keys {
         Some(keys) => {
             fits_after(keys, n_layer)?;
-            let given = config(keys)?;
+            let given = config(keys)?.shared(file.share)?;
             // Adapters update what is bound last.
             let own = if file.own_head { own_beside(t, &c, given.n_nextn, n_vocab, embed) } else { Vec::new() };
             (mtp_of_file(t, &c, &given, n_vocab, embed)?, own, NextNHead::Bound)
@@ -67,12 +76,12 @@ pub(crate) fn open(
         None => (Vec::new(), Vec::new(), NextNHead::Absent),
     };
     let n_expert_used = c.n_expert().1;
-    let (n_head, head) = (c.n_head(), c.head_shape(t));
+    let n_head = c.n_head();
     let hparams = Hparams { n_layer, n_embd, n_vocab, n_ctx_train: 0, n_expert_used, n_head };
     let DecoderConfig { softcap, factors, pictures, mtp: mtp_kind, .. } = c;
     let decoder =
         Decoder { n_expert_used, softcap, embed, layers, norm, output, rank, mtp, own, mtp_kind, factors, pictures };
-    Ok(Opened { arch: Box::new(decoder), hparams, nextn, head })
+    Ok(Opened { arch: Box::new(decoder), hparams, nextn, share: file.share, head })
 }
 
 impl Decoder {

@@ -85,6 +85,9 @@ pub enum LoadError {
         /// Layers that fit.
         n_fit: usize,
     },
+    /// A model or settings that several GPUs cannot compute together.
+    #[error("--split-mode tensor: {0}")]
+    TensorParallel(String),
     /// Shares that are not one for each GPU.
     #[error("--tensor-split has {n_shares} numbers, and {n_gpus} GPUs take layers: give one for each")]
     Shares {

@@ -123,9 +123,9 @@ impl Layer {
             Mixer::DeltaNet(..) | Mixer::Mamba(..) | Mixer::ShortConv(..) => Some(mixed),
             Mixer::None => None,
         };
-        let x = mixed.map_or(x, |mixed| g.add(x, after(0, mixed)));
+        let x = mixed.map_or(x, |mixed| g.add(x, after(0, g.all_reduce(mixed))));
         // The stream comes second: a sum that ends the block and this one are one launch on CUDA.
-        self.ffn.as_ref().map_or(x, |(norm, ffn)| g.add(after(1, ffn.forward(g, norm.forward(g, x))), x))
+        self.ffn.as_ref().map_or(x, |(norm, ffn)| g.add(after(1, g.all_reduce(ffn.forward(g, norm.forward(g, x)))), x))
     }
 }
 

@@ -43,8 +43,10 @@ mod replaced_head;
 mod rope;
 mod rope_options;
 mod schema;
+mod share;
 mod step;
 mod tensor_override;
+mod tensor_parallel;
 mod tensors;
 mod zero_fill;
 

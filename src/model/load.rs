@@ -23,8 +23,10 @@ use crate::placement::{ExpertCacheSize, Placement, Plan, block, is_input};
 use crate::pooling::EmbeddingInfo;
 use crate::rope::n_ctx_usable;
 use crate::rope_options::RopeOptions;
+use crate::share::{self, Cuts, Share};
 use crate::tensor_override::check_overrides;
-use crate::tensors::{FileTensors, Tensors};
+use crate::tensor_parallel::Peer;
+use crate::tensors::{FileTensors, Tensors, Updatable};
 
 /// How a model is opened.
 #[derive(Clone, Debug, Default)]
@@ -119,46 +121,17 @@ impl Model {
         if name == PROJECTOR {
             return Err(LoadError::ProjectorAlone);
         }
-        let entry = arch::find(name)?;
+        arch::find(name)?;
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
-        let head = match head_headers.first() {
-            Some(header) => {
-                let of_features = match header.metadata().str("general.architecture")? {
-                    Some(own) => arch::find_feature_head(own),
-                    None => None,
-                };
-                if of_features.is_none() && !arch::takes_head(entry, name) {
-                    return Err(refused(format!("architecture `{name}` takes none")));
-                }
-                let keys = head_keys(header.metadata(), meta, name, options.rope, arch::drafts_for)?;
-                Some((keys, of_features))
-            }
-            None => None,
-        };
-        let mut tensors = Tensors::Bind {
-            file: FileTensors::of(&headers, 0),
-            other: FileTensors::of(&head_headers, n_model),
-            weights: WeightsBuilder::new(all).with_progress(options.progress.clone()),
-            updatable: HashMap::new(),
-            label: "",
-        };
-        let keys = Keys::new(meta, name, options.rope);
-        let n_ctx_train = n_ctx_usable(&keys)?;
+        let n_ctx_train = n_ctx_usable(&Keys::new(meta, name, options.rope))?;
         let n_vocab = vocab.len();
-        let embedding = EmbeddingInfo::read(meta, &keys, n_vocab)?;
-        let (head_keys, of_features) = match head {
-            Some((keys, Some(entry))) => (None, Some((keys, entry))),
-            Some((keys, None)) => (Some(keys), None),
-            None => (None, None),
-        };
-        let own_head = of_features.is_none() && (head_keys.is_none() || keeps_own_head(options));
-        let file = &mut ModelFile { keys, head_keys, own_head, tensors: &mut tensors, n_vocab };
-        let mut opened = (entry.open)(file)?;
-        if let Some((keys, entry)) = of_features {
-            opened = with_features(opened, &mut tensors, &keys, entry)?;
-        }
+        let embedding = EmbeddingInfo::read(meta, &Keys::new(meta, name, options.rope), n_vocab)?;
+        let source = Source { headers: &headers, head_headers: &head_headers, maps: &all, options };
+        let n_shares = options.placement.n_shares()?;
+        refuse_beside_shares(n_shares, options)?;
+        let bind = |index: usize| source.bind(Share { index, of: n_shares }, n_vocab);
+        let Bound { mut opened, mut weights, updatable } = bind(0)?;
         opened.hparams.n_ctx_train = n_ctx_train;
-        let Tensors::Bind { mut weights, updatable, .. } = tensors else { unreachable!("it was made so above") };
         let open = |(id, path): (usize, &PathBuf)| adapter::open(path, id, name, &updatable, &mut weights);
         let adapters = options.adapters.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
         if options.lock {
@@ -168,8 +141,9 @@ impl Model {
             let of_head = if head_headers.is_empty() { &headers } else { &head_headers };
             mark_replaceable(&mut weights, of_head, opened.hparams.n_layer);
         }
-        let facts = facts(&opened, &weights);
-        let plan = Plan::new(&options.placement, weights.sizes(), &facts)?;
+        let facts = facts_of(&opened, &weights);
+        let own = options.placement.of_share(Share { index: 0, of: n_shares });
+        let plan = Plan::new(&own, weights.sizes(), &facts)?;
         let tied = !weights.sizes().any(|(name, _)| name == "output.weight");
         check_overrides(&options.placement.overrides, weights.shapes())?;
         let wanted = options.placement.expert_cache;
@@ -178,6 +152,14 @@ impl Model {
             weights.join_rows(|name| !is_input(name, tied) && !name.ends_with("nextn.embed_tokens.weight"));
         }
         let weights = weights.build_on(&plan.devices(), |name| plan.device(name, tied))?;
+        let of_share = |index: usize| {
+            let Bound { opened, weights, .. } = bind(index)?;
+            let placement = options.placement.of_share(Share { index, of: n_shares });
+            let plan = Plan::new(&placement, weights.sizes(), &facts_of(&opened, &weights))?;
+            let weights = weights.build_on(&plan.devices(), |name| plan.device(name, tied))?;
+            Ok(Peer { arch: opened.arch, device: plan.block(0), weights })
+        };
+        let peers = (1..n_shares).map(of_share).collect::<Result<Vec<Peer>, LoadError>>()?;
         let on_cpu = weights.devices().iter().all(|d| d.kind() == DeviceKind::Cpu);
         if options.placement.repack {
             tell_of_joined_rows(weights.joined_bytes());
@@ -196,7 +178,12 @@ impl Model {
             tool_use_template: meta.str("tokenizer.chat_template.tool_use")?.map(str::to_owned),
             sampling: sampling_defaults(meta)?,
             embedding,
-            facts: Facts { on_cpu, rows_alike: rows_alike(&facts, &weights), gpus: gpus(&weights).collect(), ..facts },
+            facts: Facts {
+                on_cpu,
+                rows_alike: rows_alike(&facts, &weights),
+                gpus: gpus(&weights).chain(peers.iter().flat_map(|peer| gpus(&peer.weights))).collect(),
+                ..facts
+            },
             n_files: [n_model, of_head.len()],
             rope: options.rope,
             fingerprints: OnceLock::new(),
@@ -204,10 +191,86 @@ impl Model {
             hparams,
             nextn,
             adapters,
+            peers,
             weights,
             plan,
             vocab,
         }))
+    }
+}
+
+/// Files that a model is bound from.
+struct Source<'a> {
+    headers: &'a [Header<'a>],
+    head_headers: &'a [Header<'a>],
+    /// Of both, one after the other.
+    maps: &'a [Arc<Mapping>],
+    options: &'a LoadOptions,
+}
+
+/// A model, or a share of one, whose tensors have no place yet.
+struct Bound {
+    opened: Opened,
+    weights: WeightsBuilder,
+    updatable: HashMap<String, Updatable>,
+}
+
+impl Source<'_> {
+    /// Asks for the tensors of a share, for a vocabulary of `n_vocab` tokens.
+    fn bind(&self, share: Share, n_vocab: usize) -> Result<Bound, LoadError> {
+        let Self { headers, head_headers, maps, options } = *self;
+        let meta = headers[0].metadata();
+        let name = meta.require_str("general.architecture")?;
+        let entry = arch::find(name)?;
+        let (head_keys, of_features) = match head_headers.first() {
+            Some(header) => {
+                let of_features = match header.metadata().str("general.architecture")? {
+                    Some(own) => arch::find_feature_head(own),
+                    None => None,
+                };
+                if of_features.is_none() && !arch::takes_head(entry, name) {
+                    return Err(refused(format!("architecture `{name}` takes none")));
+                }
+                let keys = head_keys(header.metadata(), meta, name, options.rope, arch::drafts_for)?;
+                match of_features {
+                    Some(entry) => (None, Some((keys, entry))),
+                    None => (Some(keys), None),
+                }
+            }
+            None => (None, None),
+        };
+        let mut tensors = Tensors::Bind {
+            file: FileTensors::of(headers, 0),
+            other: FileTensors::of(head_headers, maps.len() - head_headers.len()),
+            weights: WeightsBuilder::new(maps.to_vec()).with_progress(options.progress.clone()),
+            updatable: HashMap::new(),
+            label: "",
+            cuts: Cuts::of(share),
+        };
+        let keys = Keys::new(meta, name, options.rope);
+        let own_head = of_features.is_none() && (head_keys.is_none() || keeps_own_head(options));
+        let file = &mut ModelFile { keys, head_keys, own_head, tensors: &mut tensors, n_vocab, share };
+        let mut opened = (entry.open)(file)?;
+        if let Some((keys, entry)) = of_features {
+            opened = with_features(opened, &mut tensors, &keys, entry)?;
+        }
+        if opened.share != share {
+            return Err(share::refused(format!("architecture `{name}` is not supported: use --split-mode layer")));
+        }
+        let Tensors::Bind { weights, updatable, .. } = tensors else { unreachable!("it was made so above") };
+        Ok(Bound { opened, weights, updatable })
+    }
+}
+
+/// What a model that is shared by several devices cannot have beside.
+fn refuse_beside_shares(n_shares: usize, options: &LoadOptions) -> Result<(), LoadError> {
+    let beside = [
+        (!options.adapters.is_empty(), "LoRA adapters (--lora)"),
+        (options.replaceable_head, "a NextN head that learns (--learn-live)"),
+    ];
+    match beside.iter().find(|(is_there, _)| *is_there && n_shares > 1) {
+        Some((_, what)) => Err(share::refused(format!("{what} cannot be used with it: use --split-mode layer"))),
+        None => Ok(()),
     }
 }
 
@@ -275,16 +338,16 @@ fn with_features(
     keys: &Keys<'_, '_>,
     entry: &FeatureHeadEntry,
 ) -> Result<Opened, LoadError> {
-    let Opened { arch: target, hparams, head: shape, .. } = opened;
+    let Opened { arch: target, hparams, share, head: shape, .. } = opened;
     let tables = target.tables().ok_or_else(|| refused("the model does not give the streams of its layers"))?;
     let Hparams { n_layer, n_embd, n_vocab, .. } = hparams;
     let of_target = FeatureTarget { n_layer, n_embd, n_vocab, tables };
     let head = tensors.in_head_file(entry.label, |t| (entry.open)(keys, t, &of_target))?;
-    Ok(Opened { arch: Box::new(WithFeatures { target, head }), hparams, nextn: NextNHead::Bound, head: shape })
+    Ok(Opened { arch: Box::new(WithFeatures { target, head }), hparams, nextn: NextNHead::Bound, share, head: shape })
 }
 
 /// What is known of a model whose tensors are bound.
-fn facts(opened: &Opened, weights: &WeightsBuilder) -> Facts {
+fn facts_of(opened: &Opened, weights: &WeightsBuilder) -> Facts {
     let (arch, hparams) = (&opened.arch, opened.hparams.clone());
     let mut widths: HashMap<usize, usize> = HashMap::new();
     let mut seen = HashSet::new();

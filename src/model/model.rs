@@ -20,6 +20,8 @@ use crate::placement::Plan;
 use crate::pooling::EmbeddingInfo;
 use crate::rank_head::RankHead;
 use crate::rope_options::RopeOptions;
+use crate::share::{Share, SharedRows};
+use crate::tensor_parallel::Peer;
 
 /// A model, read-only and shared.
 pub struct Model {
@@ -27,6 +29,8 @@ pub struct Model {
     pub(crate) hparams: Hparams,
     pub(crate) nextn: NextNHead,
     pub(crate) weights: Arc<Weights>,
+    /// The shares of other devices, where several compute each layer together.
+    pub(crate) peers: Vec<Peer>,
     pub(crate) plan: Plan,
     pub(crate) vocab: Arc<Vocab>,
     pub(crate) template: Option<String>,
@@ -60,8 +64,8 @@ impl Model {
     /// NextN head's.
     pub fn state_on_devices(&self, blocks: &[usize]) -> Vec<(ggml::Device, usize)> {
         let mut all: Vec<(ggml::Device, usize)> = Vec::new();
-        for (il, &bytes) in blocks.iter().enumerate() {
-            let device = self.plan.block(il);
+        let of_rank = |rank| blocks.iter().enumerate().map(move |(il, &bytes)| (self.place(rank, il), bytes));
+        for (device, bytes) in (0..self.n_ranks()).flat_map(of_rank) {
             match all.iter_mut().find(|(d, _)| *d == device) {
                 Some((_, sum)) => *sum = sum.saturating_add(bytes),
                 None => all.push((device, bytes)),
@@ -156,6 +160,54 @@ impl Model {
         self.arch.draft_words()
     }
 
+    /// Devices that compute each layer together; 1 where they take layers in turns.
+    pub fn n_ranks(&self) -> usize {
+        1 + self.peers.len()
+    }
+
+    /// The weights of each of these devices.
+    pub fn weights_of_ranks(&self) -> Vec<Arc<Weights>> {
+        let others = self.peers.iter().map(|peer| &peer.weights);
+        std::iter::once(&self.weights).chain(others).cloned().collect()
+    }
+
+    /// Every device that computes, the one that outputs come from first, unless that is a CPU among others.
+    pub fn devices(&self) -> Vec<ggml::Device> {
+        let mut all: Vec<ggml::Device> = Vec::new();
+        for weights in self.weights_of_ranks() {
+            all.extend(weights.devices().iter().filter(|device| !all.contains(device)).copied().collect::<Vec<_>>());
+        }
+        all
+    }
+
+    /// Bytes of weights on a device.
+    pub fn weight_bytes_on(&self, device: ggml::Device) -> usize {
+        self.weights_of_ranks().iter().map(|weights| weights.bytes_on(device)).sum()
+    }
+
+    /// The graphs of one of these devices.
+    pub(crate) fn arch_of(&self, rank: usize) -> &dyn Architecture {
+        match rank.checked_sub(1).and_then(|at| self.peers.get(at)) {
+            Some(peer) => &*peer.arch,
+            None => &*self.arch,
+        }
+    }
+
+    /// The device of block `il` of one of them.
+    fn place(&self, rank: usize, il: usize) -> ggml::Device {
+        match rank.checked_sub(1).and_then(|at| self.peers.get(at)) {
+            Some(peer) => peer.device,
+            None => self.plan.block(il),
+        }
+    }
+
+    /// Every device that has state, and where outputs come from first.
+    fn state_devices(&self) -> Vec<ggml::Device> {
+        let mut all = self.plan.devices();
+        all.extend(self.peers.iter().map(|peer| peer.device));
+        all
+    }
+
     /// True when nothing of it lies on a GPU.
     pub fn is_on_cpu(&self) -> bool {
         self.weights().devices().iter().all(|d| d.kind() == ggml::DeviceKind::Cpu)
@@ -163,17 +215,17 @@ impl Model {
 
     /// True when state takes memory as it is written, on every device that has some.
     pub fn takes_state_as_written(&self) -> bool {
-        self.plan.devices().iter().all(|d| d.takes_state_as_written())
+        self.state_devices().iter().all(|d| d.takes_state_as_written())
     }
 
     /// True when the state of some layer lies in the host's memory.
     pub fn has_state_on_host(&self) -> bool {
-        self.plan.devices().iter().any(|d| d.kind() == ggml::DeviceKind::Cpu)
+        self.state_devices().iter().any(|d| d.kind() == ggml::DeviceKind::Cpu)
     }
 
-    /// State that the target model's layers need.
+    /// State that the target model's layers need: those of each device, where several compute each layer together.
     pub fn state_layout(&self) -> StateLayout {
-        self.arch.state()
+        StateLayout { layers: self.arch.state().layers.repeat(self.n_ranks()) }
     }
 
     /// State for sequences of this model, each layer's on the device that holds its weights.
@@ -181,7 +233,8 @@ impl Model {
     /// # Errors
     /// As [`Memory::new`].
     pub fn memory(&self, config: MemoryConfig) -> Result<Memory, memory::Error> {
-        let place = |il| self.plan.block(il);
+        let n_layers = self.facts.layout.layers.len().max(1);
+        let place = |il| self.place(il / n_layers, il % n_layers);
         let mut memory = Memory::placed(place, self.state_layout(), config)?;
         self.name_inputs(&mut memory, place);
         Ok(memory)
@@ -228,10 +281,12 @@ impl Model {
             WhichHead::Own => &self.facts.own_head,
         };
         let layers: Vec<_> = layers.iter().take(n_layers).cloned().collect();
-        if layers.is_empty() {
+        let n_layers = layers.len();
+        if n_layers == 0 {
             return Ok(None);
         }
-        let place = |k| self.plan.block(self.hparams.n_layer + k);
+        let place = |k| self.place(k / n_layers, self.hparams.n_layer + k % n_layers);
+        let layers = layers.repeat(self.n_ranks());
         let mut memory = Memory::placed(place, StateLayout { layers }, config)?;
         self.name_inputs(&mut memory, place);
         Ok(Some(memory))
@@ -323,6 +378,26 @@ impl Model {
     /// The output matrices that draft tokens come from, each once.
     pub(crate) fn draft_heads(&self) -> Vec<ggml::WeightId> {
         each_once(self.arch.draft_heads())
+    }
+
+    /// Likewise as each rank numbers them.
+    pub(crate) fn draft_heads_of_ranks(&self) -> Vec<Vec<ggml::WeightId>> {
+        (0..self.n_ranks()).map(|rank| each_once(self.arch_of(rank).draft_heads())).collect()
+    }
+
+    /// The bytes of a row of the `i`-th of [`Model::draft_heads`], from whichever rank has it.
+    pub(crate) fn row_of_head(&self, i: usize, row: usize) -> Result<Vec<u8>, ggml::Error> {
+        let all = self.weights_of_ranks();
+        let heads = self.draft_heads_of_ranks();
+        let n_rows = all[0].ne(heads[0][i]).map_or(0, |ne| ne[1]);
+        let share = Share { index: 0, of: all.len() };
+        let shared = SharedRows::of(share, self.hparams.n_vocab).filter(|_| n_rows as usize != self.hparams.n_vocab);
+        let (rank, row) = shared.map_or((0, row), |rows| rows.place(row));
+        let (weights, head) = (&all[rank], heads[rank][i]);
+        let row_bytes = weights.row_bytes(head)?;
+        let mut bytes = vec![0; row_bytes];
+        weights.read(head, row * row_bytes, &mut bytes)?;
+        Ok(bytes)
     }
 
     pub(crate) fn arch(&self) -> &dyn Architecture {

@@ -8,7 +8,7 @@ mod with_cells;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ggml::{Data, Dtype, Executor, Name, NoiseKey, Stats, WeightId};
+use ggml::{Data, Dtype, Name, NoiseKey, Ranks, Stats, WeightId};
 use memory::{Segment, StepView};
 use text::TokenId;
 
@@ -147,7 +147,7 @@ enum Key {
 /// Computes passes of one model.
 pub struct Runner {
     model: Arc<Model>,
-    executor: Executor<Key>,
+    ranks: Ranks<Key>,
     scratch: Scratch,
     adapters: InUse,
 }
@@ -243,8 +243,8 @@ impl Runner {
     /// # Errors
     /// [`RunError::Device`]: the device cannot be opened.
     pub fn new(model: Arc<Model>, n_threads: usize) -> Result<Self, RunError> {
-        let executor = Executor::new(Arc::clone(model.weights()), n_threads)?;
-        Ok(Self { model, executor, scratch: Scratch::default(), adapters: InUse::default() })
+        let ranks = Ranks::new(&model.weights_of_ranks(), n_threads)?;
+        Ok(Self { model, ranks, scratch: Scratch::default(), adapters: InUse::default() })
     }
 
     /// Computes all passes and drafts from here on with these adapters; a runner begins with none.
@@ -269,22 +269,22 @@ impl Runner {
     /// Has its threads sleep until its next pass: another runner's turn has come, and threads that spin would take its
     /// processors.
     pub fn rest(&mut self) {
-        self.executor.rest();
+        self.ranks.rest();
     }
 
     /// Where the time went.
     pub fn stats(&self) -> Stats {
-        self.executor.stats()
+        self.ranks.stats()
     }
 
     /// Bytes of compute buffers.
     pub fn buffer_bytes(&self) -> usize {
-        self.executor.buffer_bytes()
+        self.ranks.buffer_bytes()
     }
 
     /// [`Runner::buffer_bytes`] of one device.
     pub fn buffer_bytes_on(&self, device: ggml::Device) -> usize {
-        self.executor.buffer_bytes_on(device)
+        self.ranks.buffer_bytes_on(device)
     }
 
     /// Makes room for steps of this size, so that later ones need no new memory.
@@ -300,13 +300,14 @@ impl Runner {
         let in_use = InUse::of(self.model.adapters(), &all).unwrap_or_default();
         let (give, extras) = (Give::Logits, Extras::default());
         let key = Key::Trunk { segments: view.shape(), out, hidden, give, adapters: all, extras };
-        let arch = self.model.arch();
-        let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
+        let model = &self.model;
+        let max_nodes = model.arch().max_nodes(view.segments()) + in_use.max_nodes(2);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
+            let (arch, view) = (model.arch_of(g.rank()), view.of_rank(g.rank(), model.n_ranks()));
             arch.forward(g, &Step::declare(g, view, out, hidden, Give::Logits).with_features(arch.features()));
         };
-        Ok(self.executor.reserve(max_nodes, &key, build)?)
+        Ok(self.ranks.reserve(max_nodes, &key, build)?)
     }
 
     /// Computes one pass over the rows of `view`. The state is written; commit the step to keep it.
@@ -371,15 +372,17 @@ impl Runner {
         let in_use = &self.adapters;
         let adapters = in_use.set.clone();
         let key = Key::Trunk { segments: view.shape(), out, hidden: pass.hidden, give, adapters, extras };
-        let (arch, n_embd) = (self.model.arch(), self.model.hparams().n_embd);
+        let (model, n_embd) = (&self.model, self.model.hparams().n_embd);
+        let arch = model.arch();
         // What follows the last mixer may be there twice: `Step::end`.
         let max_nodes = arch.max_nodes(view.segments()) + in_use.max_nodes(2);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
+            let (arch, view) = (model.arch_of(g.rank()), view.of_rank(g.rank(), model.n_ranks()));
             let step = Step::declare(g, view, out, pass.hidden, give).with_features(arch.features());
             arch.forward(g, &step.with(g, n_embd, extras));
         };
-        let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
+        let mut results = self.ranks.run(&key, max_nodes, build, &inputs)?;
         output.n_vocab = n_vocab;
         output.logits.clear();
         output.hidden.clear();
@@ -424,7 +427,7 @@ impl Runner {
     /// [`RunError::Pass`]: something else was computed since. [`RunError::Device`].
     pub fn logits(&mut self, output: &mut PassOutput) -> Result<(), RunError> {
         let none = || RunError::Pass("the logits of the last pass are gone".into());
-        self.executor.last().ok_or_else(none)?.f32("logits", &mut output.logits)?;
+        self.ranks.last().ok_or_else(none)?.f32("logits", &mut output.logits)?;
         output.n_top = 0;
         Ok(())
     }
@@ -453,7 +456,7 @@ impl Runner {
         let key = Key::Product { weight: matrix.weight(), n_columns };
         let inputs = [(Name("x", 0), Data::F32(x))];
         let mut y = Vec::new();
-        self.executor.run(&key, MAX_PRODUCT_NODES, build, &inputs)?.f32("y", &mut y)?;
+        self.ranks.run(&key, MAX_PRODUCT_NODES, build, &inputs)?.f32("y", &mut y)?;
         Ok(y)
     }
 }

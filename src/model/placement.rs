@@ -27,6 +27,8 @@ pub enum Split {
     Auto,
     /// Consecutive layers, by these shares of the weights and state, one for each GPU; by free memory without any.
     Layers(Vec<f64>),
+    /// Each layer on all of them, which compute it together (tensor parallelism).
+    Tensor,
 }
 
 /// GPU memory for copies of experts that lie in the host's memory.

@@ -14,6 +14,7 @@ use crate::head_file::architecture_of;
 use crate::head_shape::HeadShape;
 use crate::keys::Keys;
 use crate::rope_options::RopeOptions;
+use crate::share::Share;
 use crate::tensors::{TensorSchema, Tensors};
 
 /// What a model of some metadata consists of.
@@ -58,8 +59,9 @@ impl Schema {
             return Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states, head });
         }
         let entry = arch::find(architecture_of(prefix))?;
-        let opened =
-            (entry.open)(&mut ModelFile { keys, head_keys: None, own_head: true, tensors: &mut tensors, n_vocab })?;
+        let share = Share::WHOLE;
+        let file = ModelFile { keys, head_keys: None, own_head: true, tensors: &mut tensors, n_vocab, share };
+        let opened = (entry.open)(&mut { file })?;
         let (state, mtp_states, hparams) = (opened.arch.state(), opened.arch.mtp_states(), opened.hparams);
         Ok(Schema { tensors: listed(tensors), hparams, state, mtp_states, head: opened.head })
     }

@@ -9,6 +9,7 @@ use ggml::{Dtype, Mapping, WeightId, WeightsBuilder};
 use gguf::{Header, TensorType};
 
 use crate::error::LoadError;
+use crate::share::Cuts;
 
 /// A tensor that an architecture asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +90,8 @@ pub(crate) enum Tensors<'a> {
         updatable: HashMap<String, Updatable>,
         /// What stands before the names of tensors that are bound: those of an assistant are named as the model's are.
         label: &'static str,
+        /// Which parts of them are bound.
+        cuts: Cuts,
     },
     /// Writes down which are asked for. Alternatives are chosen by `has`; the weights given back are none.
     List {
@@ -102,6 +105,13 @@ pub(crate) enum Tensors<'a> {
 }
 
 impl<'a> Tensors<'a> {
+    /// Says of what segments a tensor is made, for parts of it.
+    pub(crate) fn made_of(&mut self, name: String, segments: Vec<usize>) {
+        if let Tensors::Bind { cuts, .. } = self {
+            cuts.made_of(name, segments);
+        }
+    }
+
     /// Those outside of blocks.
     pub(crate) fn globals(&mut self) -> Scope<'_, 'a> {
         Scope { tensors: self, prefix: String::new() }
@@ -176,7 +186,7 @@ impl<'a> Tensors<'a> {
 
     fn find(&mut self, name: &str, dims: &[usize], required: bool) -> Result<Option<WeightId>, LoadError> {
         match self {
-            Tensors::Bind { file, weights, label, .. } => bind(file, weights, label, name, dims),
+            Tensors::Bind { file, weights, label, cuts, .. } => bind(file, weights, (label, cuts), name, dims),
             Tensors::List { has, list, names } => {
                 if names.insert(name.to_owned()) {
                     let ne = dims.iter().map(|&n| n as u64).collect();
@@ -296,7 +306,7 @@ impl Scope<'_, '_> {
 fn bind(
     file: &mut FileTensors<'_>,
     weights: &mut WeightsBuilder,
-    label: &str,
+    (label, cuts): (&str, &Cuts),
     name: &str,
     dims: &[usize],
 ) -> Result<Option<WeightId>, LoadError> {
@@ -304,7 +314,11 @@ fn bind(
     let Some(location) = file.locations.get(name) else { return Ok(None) };
     let mut wanted = [1u64; 4];
     wanted.iter_mut().zip(dims).for_each(|(w, &d)| *w = d as u64);
-    if location.ne != wanted {
+    if cuts.leaves_out(name) {
+        return Ok(None);
+    }
+    let part = cuts.part(name, location.ne, wanted);
+    if location.ne != wanted && part.is_none() {
         let found = trimmed(&location.ne);
         return Err(refused(format!(
             "{dims:?} expected, {found:?} found (made for another size?); run `extract-nextn inspect`"
@@ -318,7 +332,11 @@ fn bind(
         return Err(refused(format!("type {dtype} found, vectors are f32, f16 or bf16")));
     }
     let ne = location.ne.map(|n| n as i64);
-    let id = weights.add(&format!("{label}{name}"), dtype, ne, location.mapping, location.range.clone())?;
+    let (name_there, range) = (format!("{label}{name}"), location.range.clone());
+    let id = match part {
+        None => weights.add(&name_there, dtype, ne, location.mapping, range)?,
+        Some(part) => weights.add_part(&name_there, dtype, ne, &part, (location.mapping, range))?,
+    };
     file.bound.insert(name.to_owned(), id);
     Ok(Some(id))
 }

@@ -1,6 +1,7 @@
 //! Ops: each checks its operands as ggml would assert them, then makes one call.
 //! Shapes are in ggml order, fastest dimension first.
 
+mod all_reduce;
 mod attention;
 mod basic;
 mod cells;

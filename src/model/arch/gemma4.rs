@@ -17,6 +17,7 @@ use crate::blocks::{Linear, RmsNorm, embedded};
 use crate::draft::DraftStep;
 use crate::error::LoadError;
 use crate::pictures::{BothWays, PictureKind};
+use crate::share::Share;
 use crate::step::Step;
 use assistant::Assistant;
 use config::GemmaConfig;
@@ -70,7 +71,7 @@ fn open(file: &mut ModelFile<'_, '_, '_>) -> Result<Opened, LoadError> {
     let (cap, state) = (c.cap, c.state());
     let arch = Gemma4 { n_embd, n_expert_used, state, embed, per_layer, layers, norm, head, cap, assistant };
     let head = Err("its NextN head is an architecture of its own".into());
-    Ok(Opened { arch: Box::new(arch), hparams, nextn, head })
+    Ok(Opened { arch: Box::new(arch), hparams, nextn, share: Share::WHOLE, head })
 }
 
 impl Architecture for Gemma4 {

@@ -9,6 +9,7 @@ use super::linear::{Linear, join, vector};
 use super::rms_norm::RmsNorm;
 use crate::error::LoadError;
 use crate::keys::{Keys, WIDTH};
+use crate::share::Share;
 use crate::step::{Numbers, Step};
 use crate::tensors::Scope;
 
@@ -75,6 +76,34 @@ impl DeltaNetConfig {
     /// Channels of the convolution: queries, keys and values.
     fn n_channels(&self) -> usize {
         2 * self.d_key() + self.d_value()
+    }
+
+    /// The sizes of a share.
+    pub(crate) fn shared(self, share: Share) -> Result<Self, LoadError> {
+        let n_k_heads = share.count(self.n_k_heads, "key heads of a delta net")?;
+        Ok(Self { n_k_heads, n_v_heads: share.count(self.n_v_heads, "value heads of a delta net")?, ..self })
+    }
+
+    /// Tensors whose heads do not follow each other, and the lengths of segments in which they do.
+    pub(crate) fn segments(&self) -> Vec<(&'static str, Vec<usize>)> {
+        let (d_key, d_value) = (self.d_key(), self.d_value());
+        let n_of_head = self.n_v_heads / self.n_k_heads;
+        let values = |of_keys: usize, of_values: usize| match self.order {
+            HeadOrder::Tiled => vec![of_keys; n_of_head],
+            HeadOrder::Grouped => vec![of_values],
+        };
+        let channels = [vec![d_key, d_key], values(d_key, d_value)].concat();
+        let by_element = values(d_key, d_value);
+        let by_head = values(self.n_k_heads, self.n_v_heads);
+        let named = |names: &[&'static str], segments: &Vec<usize>| -> Vec<_> {
+            names.iter().map(|name| (*name, segments.clone())).collect()
+        };
+        [
+            named(&["attn_qkv.weight", "ssm_conv1d.weight"], &channels),
+            named(&["attn_gate.weight", "ssm_out.weight"], &by_element),
+            named(&["ssm_alpha.weight", "ssm_beta.weight", "ssm_a", "ssm_dt.bias"], &by_head),
+        ]
+        .concat()
     }
 
     /// The state that such a layer keeps.

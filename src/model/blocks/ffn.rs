@@ -8,6 +8,7 @@ use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
 use crate::head_shape::{HeadFfn, HeadGlu, HeadInner};
 use crate::keys::{Keys, MAX_BLOCKS};
+use crate::share::Share;
 use crate::tensors::Scope;
 
 /// What stands after the mixer of a layer, and its sizes.
@@ -100,6 +101,29 @@ impl FfnConfig {
                 Self::Either { n_ff, moe: moe.limited(limit, shared), limit: shared, likely }
             }
             dense @ (Self::Dense { .. } | Self::Geglu { .. } | Self::SquaredRelu { .. } | Self::None) => dense,
+        }
+    }
+
+    /// The sizes of a share.
+    pub(crate) fn shared(self, share: Share) -> Result<Self, LoadError> {
+        let count = |n_ff| share.count(n_ff, "inner rows");
+        Ok(match self {
+            Self::Dense { n_ff, fused, bias } => Self::Dense { n_ff: count(n_ff)?, fused, bias },
+            Self::Geglu { n_ff } => Self::Geglu { n_ff: count(n_ff)? },
+            Self::SquaredRelu { n_ff } => Self::SquaredRelu { n_ff: count(n_ff)? },
+            Self::Moe(moe) => Self::Moe(moe.shared(share)?),
+            Self::None => Self::None,
+            Self::Either { n_ff, moe, limit, likely } => {
+                Self::Either { n_ff: count(n_ff)?, moe: moe.shared(share)?, limit, likely }
+            }
+        })
+    }
+
+    /// Rows of the gate, where gate and up are one matrix.
+    pub(crate) fn fused_rows(&self) -> Option<usize> {
+        match *self {
+            Self::Dense { n_ff, fused: true, .. } => Some(n_ff),
+            _ => None,
         }
     }
 

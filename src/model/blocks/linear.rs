@@ -3,6 +3,7 @@
 use ggml::{Dtype, Graph, SMALL_FLOATS, Tensor, WeightId};
 
 use crate::error::LoadError;
+use crate::share::SharedRows;
 use crate::tensors::Scope;
 
 /// A matrix `[n_in, n_out]`, with the scale that NVFP4 files put beside it, and a bias.
@@ -11,9 +12,21 @@ pub(crate) struct Linear {
     weight: WeightId,
     scale: Option<WeightId>,
     bias: Option<WeightId>,
+    /// Ranks have some of its rows each ([`SharedRows`]).
+    rows: Option<SharedRows>,
 }
 
 impl Linear {
+    /// The same of which this rank has some rows; products have all.
+    pub(crate) fn with_rows(self, rows: Option<SharedRows>) -> Self {
+        Self { rows, ..self }
+    }
+
+    /// All rows of a product of which ranks have some each.
+    fn gathered<'g>(&self, g: &Graph<'g>, y: Tensor<'g>) -> Tensor<'g> {
+        self.rows.map_or(y, |rows| g.all_gather(y, rows.each()))
+    }
+
     /// Asks for `{name}.weight` and, if there, `{name}.scale`.
     pub(crate) fn open(t: &mut Scope<'_, '_>, name: &str, n_in: usize, n_out: usize) -> Result<Self, LoadError> {
         Self::biased(t, name, n_in, n_out, false)
@@ -31,7 +44,7 @@ impl Linear {
         let weight = t.need(&name_of_weight, &[n_in, n_out])?;
         t.updatable(&name_of_weight, weight, &[n_in, n_out]);
         let bias = if bias { t.find(&format!("{name}.bias"), &[n_out])? } else { None };
-        Ok(Self { weight, scale: t.companion(&format!("{name}.scale"), &[1])?, bias })
+        Ok(Self { weight, scale: t.companion(&format!("{name}.scale"), &[1])?, bias, rows: None })
     }
 
     /// A matrix alone: `{name}.scale`, if there is one, is something else.
@@ -39,7 +52,7 @@ impl Linear {
         let name = format!("{name}.weight");
         let weight = t.need(&name, &[n_in, n_out])?;
         t.updatable(&name, weight, &[n_in, n_out]);
-        Ok(Self { weight, scale: None, bias: None })
+        Ok(Self { weight, scale: None, bias: None, rows: None })
     }
 
     /// As [`Linear::biased`], or `None` when there is no such matrix.
@@ -58,7 +71,7 @@ impl Linear {
 
     /// The matrix as a head over the embedding's rows.
     pub(crate) fn tied(embedding: WeightId) -> Self {
-        Self { weight: embedding, scale: None, bias: None }
+        Self { weight: embedding, scale: None, bias: None, rows: None }
     }
 
     /// The matrix itself.
@@ -70,7 +83,10 @@ impl Linear {
     pub(crate) fn forward_first<'g>(&self, g: &Graph<'g>, x: Tensor<'g>, n: usize) -> Tensor<'g> {
         let w = g.weight(self.weight);
         let ([n_in, ..], nb) = (w.ne(), w.nb());
-        let y = g.mul_mat(g.view(w, [n_in, n as i64, 1, 1], [nb[1], nb[2], nb[3]], 0), x);
+        let n_here = self.rows.map_or(n, |rows| rows.n_first(n));
+        let y = g.mul_mat(g.view(w, [n_in, n_here as i64, 1, 1], [nb[1], nb[2], nb[3]], 0), x);
+        let y = self.gathered(g, y);
+        let y = if y.ne()[0] == n as i64 { y } else { first_rows(g, y, n) };
         let y = self.scale.map_or(y, |scale| g.mul(y, vector(g, scale)));
         self.updated_rows(g, x, y, |b| {
             let ([rank, ..], nb) = (b.ne(), b.nb());
@@ -106,7 +122,7 @@ impl Linear {
 
     /// `x: [n_in, ..]` gives `[n_out, ..]`.
     pub(crate) fn forward<'g>(&self, g: &Graph<'g>, x: Tensor<'g>) -> Tensor<'g> {
-        self.rest(g, x, invariant_mul_mat(g, g.weight(self.weight), x))
+        self.rest(g, x, self.gathered(g, invariant_mul_mat(g, g.weight(self.weight), x)))
     }
 
     /// As [`Linear::forward`] for rows that are always computed together, many at a time: bits may depend on their number, and
@@ -119,7 +135,7 @@ impl Linear {
         }
         // A copy is no weight, which the kernels would take.
         let dtype = if w.dtype() == Dtype::F16 { Dtype::F16 } else { Dtype::F32 };
-        self.rest(g, x, g.mul_mat(g.cast(w, dtype), x))
+        self.rest(g, x, self.gathered(g, g.mul_mat(g.cast(w, dtype), x)))
     }
 
     /// What follows the product `y` of the matrix and `x`.
@@ -199,6 +215,12 @@ const WIDE: i64 = 64;
 /// Rows that are multiplied with F32 weights on a GPU in threes, where no kernels of ours serve. Up to three, CUDA's backend has a
 /// kernel for vectors; for four rows of a router it took another one, and 13 us instead of 4.
 const IN_THREES: std::ops::RangeInclusive<i64> = 4..=6;
+
+/// The first `n` rows of `y: [m, n_columns]`.
+fn first_rows<'g>(g: &Graph<'g>, y: Tensor<'g>, n: usize) -> Tensor<'g> {
+    let ([_, n_columns, ..], nb) = (y.ne(), y.nb());
+    g.cont(g.view(y, [n as i64, n_columns, 1, 1], [nb[1], nb[2], nb[3]], 0))
+}
 
 /// `w` times three rows of `x: [n_in, n_rows]` at a time.
 fn in_threes<'g>(g: &Graph<'g>, w: Tensor<'g>, x: Tensor<'g>) -> Tensor<'g> {

@@ -11,6 +11,7 @@ use super::squared_relu::SquaredReluFfn;
 use crate::error::LoadError;
 use crate::head_shape::{HeadExperts, HeadGlu, HeadInner, HeadShared};
 use crate::keys::Keys;
+use crate::share::Share;
 use crate::tensors::Scope;
 
 /// The expert that every token uses.
@@ -112,6 +113,17 @@ impl MoeConfig {
         };
         let n_latent = if kind.latent { keys.find("moe_latent_size", 0..=1 << 22)?.filter(|&n| n > 0) } else { None };
         Ok(Some(Self { router, kind, n_ff, n_ff_shared, n_latent, shared_limit: None }))
+    }
+
+    /// The sizes of a share.
+    pub(crate) fn shared(self, share: Share) -> Result<Self, LoadError> {
+        let count = |n_ff| share.count(n_ff, "inner rows of experts");
+        Ok(Self { n_ff: count(self.n_ff)?, n_ff_shared: count(self.n_ff_shared)?, ..self })
+    }
+
+    /// Width of one expert.
+    pub(crate) fn n_ff(&self) -> usize {
+        self.n_ff
     }
 
     /// As a NextN head has it; else what of it cannot be said.

@@ -11,6 +11,7 @@ use crate::error::LoadError;
 use crate::head_shape::{HeadAttention, HeadGate};
 use crate::keys::{Keys, WIDTH};
 use crate::rope::{rope, rope_swa, rotation_of_head, without_yarn, yarn_factors};
+use crate::share::Share;
 use crate::step::AttentionInputs;
 use crate::tensors::Scope;
 
@@ -187,6 +188,18 @@ impl AttentionConfig {
         Self { value_scale, ..self }
     }
 
+    /// The sizes of a share.
+    pub(crate) fn shared(self, share: Share) -> Result<Self, LoadError> {
+        let n_head_kv = share.count(self.n_head_kv, "key heads")?;
+        Ok(Self { n_head: share.count(self.n_head, "heads")?, n_head_kv, ..self })
+    }
+
+    /// Rows of queries (with their gates), keys and values.
+    pub(crate) fn rows_of_qkv(&self) -> [usize; 3] {
+        let n_q = if self.kind.gate { 2 * self.d_k * self.n_head } else { self.d_k * self.n_head };
+        [n_q, self.d_k * self.n_head_kv, self.d_v * self.n_head_kv]
+    }
+
     /// The factors on the rotation's frequencies, which are one tensor for all blocks.
     pub(crate) fn find_freq_factors(&self, globals: &mut Scope<'_, '_>) -> Result<Option<WeightId>, LoadError> {
         if let Some(rope) = self.rope.filter(|rope| self.kind.exact_yarn && rope.ext_factor != 0.0) {
@@ -291,8 +304,7 @@ impl Attention {
         if !kind.out_bias {
             t.refuse("attn_output.bias", "biases are not supported")?;
         }
-        let n_q = if kind.gate { 2 * d_k * n_head } else { d_k * n_head };
-        let (n_k, n_v) = (d_k * n_head_kv, d_v * n_head_kv);
+        let [n_q, n_k, n_v] = config.rows_of_qkv();
         let qkv = match Linear::find(t, "attn_qkv", n_in, n_q + n_k + n_v, kind.bias)? {
             Some(all) => {
                 for name in ["attn_q.bias", "attn_k.bias", "attn_v.bias"] {

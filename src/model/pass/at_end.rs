@@ -21,7 +21,8 @@ impl Runner {
         draft: &Draft<'_>,
         output: &mut DraftOutput,
     ) -> Result<(), RunError> {
-        let arch = self.model.arch();
+        let model = &self.model;
+        let arch = model.arch();
         if !arch.head_reads_target() {
             return Err(RunError::Pass("the model has no head that reads its cells".into()));
         }
@@ -61,6 +62,7 @@ impl Runner {
         let max_nodes = depth * arch.max_draft_nodes(view.segments()) + in_use.max_nodes(depth);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
+            let (arch, view) = (model.arch_of(g.rank()), view.of_rank(g.rank(), model.n_ranks()));
             let step = DraftStep::at_end(g, view, depth, sizes.n_embd);
             let step = match draft.noise {
                 Some(noise) => step.with_noise(g, n_words, noise.by()),
@@ -70,7 +72,7 @@ impl Runner {
             let words = vocab.map(|vocab| vocab.words_in(g));
             arch.draft(g, &DraftStep { words, verbose, probs, ..step });
         };
-        let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
+        let mut results = self.ranks.run(&key, max_nodes, build, &inputs)?;
         output.read(&mut results, draft, n_seqs, sizes.n_vocab)
     }
 }

@@ -1,5 +1,7 @@
 //! Drafts of a head with cells of its own: catch-up with true hidden states, and a chain or a block behind it.
 
+use std::sync::Arc;
+
 use ggml::{Data, Name};
 use memory::StepView;
 
@@ -36,6 +38,8 @@ impl Runner {
         placed: &[Option<PlacedEntries<'_>>],
         output: &mut DraftOutput,
     ) -> Result<(), RunError> {
+        let (model, n_ranks) = (Arc::clone(&self.model), self.model.n_ranks());
+        let view = view.of_rank(0, n_ranks);
         let widths = self.checked_widths(view, draft)?;
         if !placed.is_empty() && placed.len() != widths.len() {
             let (n, n_seqs) = (placed.len(), widths.len());
@@ -43,7 +47,7 @@ impl Runner {
         }
         let rows = placed_rows(placed, draft.n_entries, &widths);
         check_draft_tokens((draft.tokens, draft.n_entries), &widths, self.model.hparams().n_vocab, &rows)?;
-        let (arch, sizes, n_layers) = (self.model.arch(), self.model.hparams(), view.n_layers());
+        let (sizes, n_layers) = (model.hparams(), view.n_layers());
         let (n_seqs, n_embd, block) = (draft.n_entries.len(), self.model.n_embd_mtp(), self.model.draft_block());
         let n_chain = self.model.n_chain_rows(draft.depth);
         let n_words = draft.vocab.map_or(sizes.n_vocab, DraftVocab::n_words);
@@ -109,8 +113,11 @@ impl Runner {
             + in_use.max_nodes(n_blocks);
         let build = |g: &ggml::Graph<'_>| {
             in_use.begin(g);
+            let (arch, rank) = (model.arch_of(g.rank()), g.rank());
+            let views: Vec<_> = views.iter().map(|view| view.of_rank(rank, n_ranks)).collect();
             let size = (draft.depth, n_drafting);
-            let step = DraftStep::declare(g, caught_up.view(), (&views, block.is_some()), size, n_embd);
+            let step =
+                DraftStep::declare(g, caught_up.view().of_rank(rank, n_ranks), (&views, block.is_some()), size, n_embd);
             let step = step.with(g, sizes.n_embd, extras);
             let step = match draft.noise {
                 Some(noise) => step.with_noise(g, n_words, noise.by()),
@@ -120,7 +127,7 @@ impl Runner {
             let words = vocab.map(|vocab| vocab.words_in(g));
             arch.draft(g, &DraftStep { head, words, verbose, rows, probs, ..step });
         };
-        let mut results = self.executor.run(&key, max_nodes, build, &inputs)?;
+        let mut results = self.ranks.run(&key, max_nodes, build, &inputs)?;
         output.read(&mut results, draft, n_drafting, sizes.n_vocab)
     }
 

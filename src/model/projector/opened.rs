@@ -20,6 +20,7 @@ use crate::fingerprint::{Fingerprint, digest};
 use crate::load::map_shards;
 use crate::model::Model;
 use crate::rope_options::RopeOptions;
+use crate::share::Cuts;
 use crate::tensors::{FileTensors, Tensors};
 
 /// How a projector is opened.
@@ -78,6 +79,7 @@ impl Projector {
             other: FileTensors::default(),
             weights: WeightsBuilder::new(vec![Arc::clone(mapping)]).with_progress(options.progress.clone()),
             updatable: HashMap::new(),
+            cuts: Cuts::default(),
             label: "",
         };
         let number = |name: &str| number(&header, mapping.bytes(), name);

@@ -18,6 +18,7 @@ mod seen;
 mod spans;
 mod state;
 mod support;
+mod tensor_parallel;
 mod threads;
 mod weight_types;
 mod windows;

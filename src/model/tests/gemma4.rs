@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{rig, tiny};
+use crate::support::{rig, tiny, unpacked};
 use memory::MemoryConfig;
 use model::{Draft, DraftOutput, LoadOptions, Model, Runner};
 use rig::{Rig, exact};
@@ -49,8 +49,8 @@ fn logits_and_drafts_are_those_of_the_reference() {
     if out.is_some() {
         return;
     }
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gemma4/gemma4.json");
-    let golden = std::fs::read(golden).expect("the golden is in the repository");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gemma4/gemma4.json.z");
+    let golden = unpacked(&golden);
     let golden: Vec<Sequence> = serde_json::from_slice(&golden).expect("JSON of the script");
     assert!(golden.len() >= 3);
     let options = LoadOptions { head: Some(head), ..LoadOptions::default() };

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{projector, rig, tiny};
+use crate::support::{projector, rig, tiny, unpacked};
 use model::{
     Embedded, LoadOptions, Model, Pass, PassOutput, Pictures, Placed, PlacedRows, Projector, ProjectorOptions, Rows,
     Runner,
@@ -66,14 +66,14 @@ fn rows_logits_and_text_are_those_of_transformers() {
     let dir = tempfile::TempDir::new().expect("a folder");
     let out = std::env::var_os("NEXTN_WRITE_TINY");
     let folder = out.as_deref().map_or(dir.path(), Path::new);
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/pictures/pictures.json");
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/pictures/pictures.json.z");
     for (name, spec, tiny) in specs() {
         let path = spec.document().write(&folder.join(format!("{name}.gguf")));
         let mmproj = tiny.write(&folder.join(format!("{name}.mmproj.gguf")));
         if out.is_some() {
             continue;
         }
-        let golden = std::fs::read(&golden).expect("the golden is in the repository");
+        let golden = unpacked(&golden);
         let golden: Vec<Sequence> = serde_json::from_slice(&golden).expect("JSON of the script");
         let model = Model::open(&path, &LoadOptions::default()).expect("a sound file");
         let options = ProjectorOptions { n_threads: 1, ..ProjectorOptions::default() };

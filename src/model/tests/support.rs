@@ -13,3 +13,9 @@ pub mod rig;
 pub mod tiny;
 #[path = "../../../tests/support/words.rs"]
 pub mod words;
+
+/// A golden that is packed by zlib.
+pub fn unpacked(path: &std::path::Path) -> Vec<u8> {
+    let packed = std::fs::read(path).expect("the golden is in the repository");
+    miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("zlib data")
+}

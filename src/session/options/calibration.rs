@@ -60,7 +60,7 @@ impl CalibrationPlace {
             let of = model.hparams();
             format!("{}-layers-{}-wide-{n_bytes}-bytes", of.n_layer, of.n_embd)
         };
-        let devices: Vec<String> = model.weights().devices().iter().map(|device| device.description()).collect();
+        let devices: Vec<String> = model.devices().iter().map(|device| device.description()).collect();
         let way = [
             format!("{}, kernels {}, threads {}", devices.join(" "), ggml::kernels_in_use(), engine.n_threads()),
             format!("cells {} {}, flash {:?}", engine.cache_type_k, engine.cache_type_v, engine.flash_attention),

@@ -44,7 +44,7 @@ pub struct DeviceOptions {
     #[arg(long, value_name = "REGEX=DEVICE,...", env = "NEXTN_OVERRIDE_TENSOR", hide_env_values = true)]
     pub override_tensor: Vec<TensorOverrides>,
 
-    /// Split a model over GPUs: layer, none (one GPU), or auto (one GPU if it fits, else layer)
+    /// Split a model over GPUs: layer (by turns), tensor (all compute each layer), none (one GPU), or auto (one GPU if it fits, else layer)
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub split_mode: SplitMode,
 
@@ -89,6 +89,8 @@ pub enum SplitMode {
     #[default]
     Auto,
     Layer,
+    #[value(alias = "row")]
+    Tensor,
     None,
 }
 
@@ -228,6 +230,11 @@ impl DeviceOptions {
         }
         let split = match self.split_mode {
             SplitMode::Layer => Split::Layers(shares),
+            SplitMode::Tensor if !shares.is_empty() => {
+                let what = "--tensor-split is for --split-mode layer: with tensor all GPUs have the same share";
+                return Err(DeviceError::Unusable(what.to_owned()));
+            }
+            SplitMode::Tensor => Split::Tensor,
             // Shares are a wish for layers.
             SplitMode::Auto if !shares.is_empty() => Split::Layers(shares),
             SplitMode::Auto | SplitMode::None => Split::Auto,

@@ -1,4 +1,5 @@
 #include "few_columns.cuh"
+#include "all_reduce.cuh"
 #include "attention.cuh"
 #include "few_columns_kernels.cuh"
 #include "few_floats_kernels.cuh"
@@ -439,6 +440,9 @@ void * function(const char * name) {
         if (!GGML_CUDA_CC_IS_NVIDIA(cc) || ggml_cuda_highest_compiled_arch(cc) < GGML_CUDA_CC_AMPERE) {
             return nullptr;
         }
+    }
+    if (void * found = function_of_ranks(name)) {
+        return found;
     }
     if (strcmp(name, "nextn_columns_alike") == 0) {
         return reinterpret_cast<void *>(columns_alike);

@@ -2,6 +2,7 @@
 // itself, so its bits do not depend on how many there are.
 #pragma once
 
+#include "all_reduce_kernels.cuh"
 #include "columns.cuh"
 
 #include <cstdint>
@@ -162,6 +163,46 @@ static __global__ void __launch_bounds__(1024) sum_experts_and_norm(const expert
     float v[EACH] = {};
     sum_of_experts(p, token, at, v);
     norm_of_row(v, w, p.normed + int64_t(token) * p.n + at, p.y, p.n, token, p.eps);
+}
+
+// The sum of x over ranks and the stream, and a norm of that, see norm_into_columns; no norm where `normed` is null.
+struct sum_of_ranks {
+    const float * x, * stream;  // [n, n_tokens]
+    float * dst;                // the same
+    int n;
+    const float * norm_weights;
+    float * normed;
+    column_block * y;
+    float eps;
+    part_in_sum part;
+};
+
+// Grid: tokens; n / 8 threads, n a multiple of 256.
+static __global__ void __launch_bounds__(1024) sum_ranks_and_norm(const sum_of_ranks p) {
+    const int token = blockIdx.x, at = threadIdx.x * EACH;
+    const int64_t place = int64_t(token) * p.n + at;
+    float w[EACH] = {}, v[EACH], stream[EACH];
+    if (p.normed) {
+        load_values(w, p.norm_weights + at);
+    }
+    wait_for_previous();
+    let_next_start();
+    const uint32_t round = next_round(p.part.made[token]);
+    load_values(v, p.x + place);
+    send_all(p.part, round, place, v);
+    load_values(stream, p.stream + place);
+    receive_all(p.part, round, place, v);
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        v[i] += stream[i];
+    }
+    float4 * to = reinterpret_cast<float4 *>(p.dst + place);
+    to[0] = make_float4(v[0], v[1], v[2], v[3]);
+    to[1] = make_float4(v[4], v[5], v[6], v[7]);
+    if (p.normed) {
+        norm_of_row(v, w, p.normed + place, p.y, p.n, token, p.eps);
+    }
+    end_of_sum(p.part, round);
 }
 
 // dst = x * sigmoid(gate), n values a token; the gate in heads that do not lie side by side. Columns of n values besides. Grid: blocks of

@@ -1,4 +1,5 @@
 #include "fusions.cuh"
+#include "all_reduce.cuh"
 #include "attention.cuh"
 #include "few_columns.cuh"
 #include "few_columns_kernels.cuh"
@@ -354,6 +355,63 @@ bool compute_sum(ggml_backend_cuda_context & ctx, const sum_match & m) {
     return true;
 }
 
+// Sums over ranks -----------------------------------------------------------------------------------------------------------------
+
+struct ranks_match {
+    int last = 0;
+    const ggml_tensor * sum, * stream;
+    ggml_tensor * dst;
+    norm_match norm;    // of dst, if its last node is not 0
+};
+
+// From node i on: a sum over ranks, the stream, and a norm of that.
+bool match_ranks(const ggml_cgraph * graph, int i, ranks_match & m) {
+    m.sum = graph->nodes[i];
+    if (!is(m.sum, GGML_OP_CUSTOM) || !reduces(m.sum) || !is_read_once(graph, i)) {
+        return false;
+    }
+    const int64_t n = m.sum->ne[0], n_tokens = m.sum->ne[1];
+    const bool fits = m.sum->ne[2] == 1 && m.sum->ne[3] == 1 && n_tokens <= MAX_TOKENS && n % BLOCK == 0 && n <= MAX_NORM &&
+        n * n_tokens <= MOST_AT_ONCE && is_rows(m.sum->src[0]);
+    const int j = next_of(graph, i);
+    const ggml_tensor * add = node_at(graph, j);
+    m.stream = fits && is(add, GGML_OP_ADD) ? other_than(add, m.sum) : nullptr;
+    if (!m.stream || m.stream == m.sum || !ggml_are_same_shape(m.stream, m.sum) || !is_rows(m.stream) || !is_rows(add)) {
+        return false;
+    }
+    m.dst = graph->nodes[j];
+    m.last = j;
+    const int p = next_of(graph, j);
+    norm_match norm;
+    if (p < graph->n_nodes && match_norm(graph, p, norm) && !norm.gate && norm.x == m.dst) {
+        m.norm = norm;
+        m.last = norm.last;
+    }
+    return true;
+}
+
+bool compute_ranks(ggml_backend_cuda_context & ctx, const ranks_match & m) {
+    sum_of_ranks p = {};
+    p.x = floats_of(m.sum->src[0]);
+    p.stream = floats_of(m.stream);
+    p.dst = (float *) m.dst->data;
+    p.n = int(m.sum->ne[0]);
+    p.part = part_of(m.sum);
+    const int n_tokens = int(m.sum->ne[1]);
+    if (m.norm.last != 0) {
+        p.norm_weights = floats_of(m.norm.weights);
+        p.normed = (float *) m.norm.dst->data;
+        p.eps = m.norm.eps;
+        p.y = columns_to_be(ctx, m.norm.dst, p.n, n_tokens);
+        if (!p.y) {
+            return false;
+        }
+    }
+    const ggml_cuda_kernel_launch_params params(dim3(n_tokens), dim3(p.n / EACH), size_t(0), ctx.stream());
+    ggml_cuda_kernel_launch(sum_ranks_and_norm, params, p);
+    return true;
+}
+
 // Gates of attention --------------------------------------------------------------------------------------------------------------
 
 struct gate_match {
@@ -474,6 +532,7 @@ void arrange(ggml_cgraph * graph, const ggml_backend_graph_optimize_params & par
     for (int i = 0; i < graph->n_nodes; i++) {
         norm_match norm;
         sum_match sum;
+        ranks_match ranks;
         gate_match gate;
         several_products all;
         int last = -1;
@@ -481,6 +540,8 @@ void arrange(ggml_cgraph * graph, const ggml_backend_graph_optimize_params & par
             last = norm.last;
         } else if (match_sum(graph, i, sum)) {
             last = sum.last;
+        } else if (match_ranks(graph, i, ranks)) {
+            last = ranks.last;
         } else if (match_gate(graph, i, gate)) {
             last = gate.last;
         } else if (is(graph->nodes[i], GGML_OP_MUL_MAT)) {
@@ -540,6 +601,12 @@ int fused(ggml_backend_cuda_context & ctx, ggml_cgraph * graph, int i) {
             const bool safe = match_sum(graph, i, m) && is_safe(graph, i, m.last, m.dst, true) &&
                 (m.norm.last == 0 || (are_apart(m.dst, m.norm.dst) && is_safe(graph, i, m.last, m.norm.dst, false)));
             return safe && compute_sum(ctx, m) ? m.last - i : 0;
+        }
+        case GGML_OP_CUSTOM: {
+            ranks_match m;
+            const bool safe = match_ranks(graph, i, m) && is_safe(graph, i, m.last, m.dst, true) &&
+                (m.norm.last == 0 || (are_apart(m.dst, m.norm.dst) && is_safe(graph, i, m.last, m.norm.dst, false)));
+            return safe && compute_ranks(ctx, m) ? m.last - i : 0;
         }
         case GGML_OP_CONT: {
             gate_match m;

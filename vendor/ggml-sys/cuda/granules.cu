@@ -159,15 +159,6 @@ ggml_backend_buffer_i interface_of_buffers() {
     return all;
 }
 
-int number_of(ggml_backend_dev_t device) {
-    for (int i = 0; i < ggml_cuda_info().device_count; i++) {
-        if (ggml_backend_cuda_buffer_type(i)->device == device) {
-            return i;
-        }
-    }
-    return -1;
-}
-
 extern "C" size_t granule(ggml_backend_dev_t device) {
     const int i = number_of(device);
     return i >= 0 && ggml_cuda_info().devices[i].vmm ? ggml_cuda_info().devices[i].vmm_granularity : 0;
@@ -266,6 +257,15 @@ extern "C" int32_t granules_own(ggml_backend_buffer_t buffer, size_t i) {
 }
 
 }  // namespace
+
+int number_of(ggml_backend_dev_t device) {
+    for (int i = 0; i < ggml_cuda_info().device_count; i++) {
+        if (ggml_backend_cuda_buffer_type(i)->device == device) {
+            return i;
+        }
+    }
+    return -1;
+}
 
 void * function_of_granules(const char * name) {
     const char * value = getenv("NEXTN_CUDA_STATE");

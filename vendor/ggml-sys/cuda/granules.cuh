@@ -1,7 +1,12 @@
 // Addresses of a device that memory is put behind granule by granule, for state that is taken when it is written.
 #pragma once
 
+#include "ggml-backend.h"
+
 namespace nextn {
+
+// The number of a device of this backend; below zero for any other.
+int number_of(ggml_backend_dev_t device);
 
 // Functions of the backend by name, for nextn; null if there is none, as with NEXTN_CUDA_STATE=reserved, or with several GPUs
 // and without NEXTN_CUDA_STATE=granules.
