@@ -120,6 +120,31 @@ static __global__ void __launch_bounds__(128) quantise(const float_columns first
     store_values(v, in_first ? first.y : second.y, n_blocks, b, c, lane);
 }
 
+// dst = made(gate, up), rows of 256 * n_blocks values, and columns of that besides where y is not null; grid as above.
+template <typename F> static __global__ void __launch_bounds__(128) gate_rows(const float * up, const float * gate, float * dst, int64_t dst_row,
+                                                                              column_block * y, int n_blocks, const F made) {
+    const int lane = threadIdx.x % 32, b = blockIdx.x * 4 + threadIdx.x / 32, row = blockIdx.y;
+    wait_for_previous();
+    let_next_start();
+    if (b >= n_blocks) {
+        return;
+    }
+    const int64_t place = (int64_t(row) * n_blocks + b) * BLOCK + 8 * lane;
+    float v[8], g[8];
+    load_values(v, up + place);
+    load_values(g, gate + place);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        v[i] = made(g[i], v[i]);
+    }
+    float4 * to = reinterpret_cast<float4 *>(dst + row * dst_row + b * BLOCK + 8 * lane);
+    to[0] = make_float4(v[0], v[1], v[2], v[3]);
+    to[1] = make_float4(v[4], v[5], v[6], v[7]);
+    if (y) {
+        store_values(v, y, n_blocks, b, row, lane);
+    }
+}
+
 // Which slots want which matrix: the slots by their matrix, and chunks of up to `most` of them; those behind the last are empty. One
 // thread block; memory for 2 * n_matrices + 64 numbers. Slots of a matrix stand in any order, on which no result depends.
 static __global__ void find_chunks(const int32_t * ids, int ids_stride, int n_used, int n_slots, int n_matrices, int most, int * slots, chunk * chunks, int n_chunks) {

@@ -80,6 +80,11 @@ struct finish_as_ggml {
     }
 };
 
+// As finish_as_ggml does it.
+struct swiglu {
+    __device__ float operator()(float gate, float up) const { return ggml_cuda_op_glu_single(GGML_GLU_OP_SWIGLU, gate, up, 0.0f); }
+};
+
 // A weight or some rows of one: nothing that a graph computes, so it can be read before the previous kernel has ended.
 bool is_weight(const ggml_tensor * w) {
     const ggml_tensor * whole = w->view_src ? w->view_src : w;
@@ -227,15 +232,15 @@ template <typename T> struct launch {
     int n_matrices;
     cudaStream_t stream;
 
-    template <int LANES, int STAGES, int TILES, int GROUPS, bool OWN = false> void operator()() const {
-        const auto kernel = few_columns<T, LANES, STAGES, TILES, GROUPS, OWN, finish_as_ggml>;
+    template <int LANES, int STAGES, int TILES, int GROUPS, bool OWN = false, bool DENSER = false> void operator()() const {
+        const auto kernel = few_columns<T, LANES, STAGES, TILES, GROUPS, OWN, DENSER, finish_as_ggml>;
         constexpr int rows = WARPS / LANES * TILE, each = OWN ? int(sizeof(block_of_columns<1>)) : 0;
         constexpr int most = memory_of<T, LANES, STAGES, TILES, GROUPS>() + MAX_OWN * each;
         if (most > 48 << 10) {
             // More than a thread block has by itself.
             CUDA_SET_SHARED_MEMORY_LIMIT(kernel, most);
         }
-        p.rounds = has_rounds(GROUPS) ? rounds_of<LANES, TILES, OWN>(p, n_matrices, multiprocessors()) : 1;
+        p.rounds = has_rounds(GROUPS) ? rounds_of<LANES, TILES, OWN, DENSER>(p, n_matrices, multiprocessors()) : 1;
         const ggml_cuda_kernel_launch_params params(dim3(blocks_of(p, rows * p.rounds), n_matrices), dim3(32, WARPS),
             size_t(memory_of<T, LANES, STAGES, TILES, GROUPS>() + p.n_blocks * each), stream);
         ggml_cuda_kernel_launch(kernel, params, p, finish_as_ggml());
@@ -323,6 +328,24 @@ void prepare(ggml_backend_cuda_context & ctx, kept_columns * kept, char * column
     }
 }
 
+// The products of a matrix and its gate apart, then what the gate makes of them, and the columns of that.
+void gate_apart(ggml_backend_cuda_context & ctx, const ggml_tensor * w, ggml_tensor * dst, const products & gated) {
+    const int n_rows = gated.n_rows, n = gated.n_tokens;
+    ggml_cuda_pool_alloc<float> both(ctx.pool(), size_t(2) * n_rows * n);
+    products p = gated;
+    p.gate = nullptr;
+    p.denser = true;
+    p.n_several = 2;
+    for (int i = 0; i < 2; i++) {
+        p.several[i] = { i == 0 ? gated.w : gated.gate, gated.row_bytes, type_of(w->type), n_rows, 0, both.get() + size_t(i) * n_rows * n, n_rows,
+            AS_IT_IS, nullptr, nullptr };
+    }
+    launch_of(w->type, p, 1, ctx.stream());
+    const ggml_cuda_kernel_launch_params params(dim3((n_rows / BLOCK + 3) / 4, n), dim3(128), size_t(0), ctx.stream());
+    ggml_cuda_kernel_launch(gate_rows<swiglu>, params, (const float *) both.get(), (const float *) both.get() + size_t(n_rows) * n, gated.dst, gated.dst_token,
+        columns_to_be(ctx, dst, n_rows, n), n_rows / BLOCK, swiglu());
+}
+
 // Computes what few_columns and with_shared_expert are asked for; of p is set what is fused.
 void compute(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const ggml_tensor * src1, const ggml_tensor * ids, ggml_tensor * dst,
              products & p, const ggml_tensor * shared) {
@@ -391,6 +414,11 @@ void compute(ggml_backend_cuda_context & ctx, const ggml_tensor * src0, const gg
         p.shared_dst = p.dst;
         p.shared_token = p.dst_token;
         p.n_routed = 0;
+    }
+    if (src0->type == GGML_TYPE_Q4_K && !ids && p.gate && !p.shared_w && !p.bias && !p.gate_bias && p.glu == GGML_GLU_OP_SWIGLU &&
+        p.n_tokens <= GROUP && p.n_rows % BLOCK == 0 && is_gate_apart(p.n_rows / TILE, p.n_blocks, multiprocessors())) {
+        gate_apart(ctx, src0, dst, p);
+        return;
     }
     // A shared matrix takes its columns a group at a time.
     const int n_at_once = p.makes_columns ? 1 : in_chunks ? p.n_groups * GROUP : GROUP;

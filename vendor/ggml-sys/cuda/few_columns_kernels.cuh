@@ -49,6 +49,7 @@ struct products {
     const uint8_t * w;
     const uint8_t * gate;       // of the same shape, or null
     int rounds;                 // tiles that a warp takes one after the other
+    bool denser;                // a multiprocessor takes more thread blocks, of fewer stages
     int64_t row_bytes, matrix_bytes;
     int n_blocks, n_rows;
     const column_block * y;
@@ -453,11 +454,15 @@ static __device__ __forceinline__ void compute_columns(const products & p, const
     }
 }
 
-// Thread blocks of a multiprocessor with a group of columns, and with columns that they make.
-constexpr int AT_ONCE = 4, OWN_AT_ONCE = 5;
+// Thread blocks of a multiprocessor with a group of columns, those with fewer stages, and those with columns that they make.
+constexpr int AT_ONCE = 4, DENSER_AT_ONCE = 5, OWN_AT_ONCE = 5;
 
-template <typename T, int LANES, int STAGES, int TILES, int GROUPS, bool OWN, typename F>
-static __global__ void __launch_bounds__(32 * WARPS, OWN ? OWN_AT_ONCE : GROUPS + 2 * (TILES - 1) <= 3 ? 4 : GROUPS + 2 * (TILES - 1) <= 5 ? 3 : 2) few_columns(const products p, const F finish) {
+// Stages of shared memory where there are more thread blocks, and whether rows of a type are short enough for that.
+constexpr int DENSER_STAGES = 3;
+template <typename T> constexpr bool CAN_BE_DENSER = T::BYTES <= 144;
+
+template <typename T, int LANES, int STAGES, int TILES, int GROUPS, bool OWN, bool DENSER, typename F>
+static __global__ void __launch_bounds__(32 * WARPS, DENSER ? DENSER_AT_ONCE : OWN ? OWN_AT_ONCE : GROUPS + 2 * (TILES - 1) <= 3 ? 4 : GROUPS + 2 * (TILES - 1) <= 5 ? 3 : 2) few_columns(const products p, const F finish) {
     compute_columns<T, LANES, STAGES, TILES, GROUPS, OWN>(p, finish);
 }
 
@@ -503,18 +508,27 @@ template <typename P> int blocks_of(P & p, int rows) {
 constexpr int MOST_OF_WARP = 16, MAX_ROUNDS = 4;
 
 // As many rounds of `rows` rows that thread blocks take one after the other as have them all run at once.
-template <int LANES, int TILES, bool OWN> int rounds_of(products & p, int n_matrices, int n_multiprocessors) {
+template <int LANES, int TILES, bool OWN, bool DENSER = false> int rounds_of(products & p, int n_matrices, int n_multiprocessors) {
     constexpr int rows = WARPS / LANES * TILE;
     bool whole = p.n_several > 0 || p.n_rows % rows == 0;
     for (int i = 0; i < p.n_several; i++) {
         whole = whole && p.several[i].n_rows % rows == 0;
     }
-    const int at_once = n_multiprocessors * (OWN ? OWN_AT_ONCE : AT_ONCE), n = blocks_of(p, rows) * n_matrices;
+    const int at_once = n_multiprocessors * (OWN ? OWN_AT_ONCE : DENSER ? DENSER_AT_ONCE : AT_ONCE), n = blocks_of(p, rows) * n_matrices;
     const int of_round = (p.n_blocks + LANES - 1) / LANES * TILES;
     return whole ? std::clamp((n + at_once - 1) / at_once, 1, std::clamp(MOST_OF_WARP / of_round, 1, MAX_ROUNDS)) : 1;
 }
 
-// Calls run<LANES, STAGES, TILES, GROUPS, OWN>() with the kernel for a launch: the order of sums follows from the shape alone,
+// Blocks of a row from which on it pays to compute a gate apart.
+constexpr int LONG_ROW = 20;
+
+// Whether a matrix of n tiles and its gate are computed as two, and the gate acts in a launch behind it: thread blocks that take tiles of
+// both do not all run at once, and denser ones that take two rounds of either do.
+inline bool is_gate_apart(int n, int n_blocks, int n_multiprocessors) {
+    return n_blocks >= LONG_ROW && n > AT_ONCE * n_multiprocessors && n <= DENSER_AT_ONCE * n_multiprocessors;
+}
+
+// Calls run<LANES, STAGES, TILES, GROUPS, OWN, DENSER>() with the kernel for a launch: the order of sums follows from the shape alone,
 // all else from the number of columns. A block of rows takes WARPS / LANES tiles.
 template <typename T, typename F> void chosen(const products & p, const F & run) {
     constexpr int STAGES = STAGES_OF<T>;
@@ -541,7 +555,13 @@ template <typename T, typename F> void chosen(const products & p, const F & run)
         }
     }
     switch (n_groups) {
-        case 1: return run.template operator()<WARPS, STAGES, 1, 1>();
+        case 1:
+            if constexpr (CAN_BE_DENSER<T>) {
+                if (p.denser) {
+                    return run.template operator()<WARPS, DENSER_STAGES, 1, 1, false, true>();
+                }
+            }
+            return run.template operator()<WARPS, STAGES, 1, 1>();
         case 2: return run.template operator()<WARPS, 3, 1, 2>();
         case 3: return run.template operator()<WARPS, 3, 1, 3>();
         case 4: return run.template operator()<WARPS, 3, 1, 4>();

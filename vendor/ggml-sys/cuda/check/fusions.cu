@@ -350,6 +350,58 @@ static void several() {
     }
 }
 
+struct glu_of_check {
+    __device__ float operator()(float gate, float up) const { return up * gate / (1 + expf(-gate)); }
+};
+
+// A gate apart from what it gates has the bits of both in one launch, and leaves the columns of that.
+static void gates_apart() {
+    const int k = 5120, n = 8704;
+    const size_t bytes = size_t(k / 256) * 144 * n;
+    uint8_t * w;
+    CHECK(cudaMalloc(&w, 2 * bytes));
+    fill<<<1024, 256>>>((uint32_t *)w, 2 * bytes / 4);
+    halves<<<1024, 256>>>(w, 2 * bytes / 144, 0, 144);
+    for (int tokens : {1, 3, 8}) {
+        const auto hx = noise(size_t(k) * tokens, 1);
+        float *x = on_device(hx), *both, *together, *apart;
+        for (float ** to : {&both, &together, &apart})
+            CHECK(cudaMalloc(to, size_t(2) * n * tokens * 4));
+        column_block *columns = (column_block *)on_device(std::vector<uint8_t>(size_t(k / 256) * sizeof(column_block)));
+        const size_t size = size_t(n / 256) * sizeof(column_block);
+        uint8_t *y = on_device(std::vector<uint8_t>(size)), *z = on_device(std::vector<uint8_t>(size));
+        const float_columns from = {x, k, k, 1, columns};
+        launch(0, quantise, dim3((k / 256 + 3) / 4, tokens), dim3(128), 0, from, tokens, from, k / 256);
+        products p = {};
+        p.w = w;
+        p.row_bytes = k / 256 * 144;
+        p.n_blocks = k / 256;
+        p.n_rows = n;
+        p.n_each = 1;
+        p.y = columns;
+        p.n_tokens = tokens;
+        p.dst = together;
+        p.dst_token = n;
+        products two = p;
+        p.gate = w + bytes;
+        run(0, p, 1, 0);
+        two.denser = true;
+        two.n_several = 2;
+        for (int i = 0; i < 2; i++)
+            two.several[i] = {w + i * bytes, p.row_bytes, 0, n, 0, both + size_t(i) * n * tokens, n, AS_IT_IS, nullptr, nullptr};
+        run(0, two, 1, 0);
+        launch(0, gate_rows<glu_of_check>, dim3((n / 256 + 3) / 4, tokens), dim3(128), 0, both, both + size_t(n) * tokens, apart, int64_t(n),
+            (column_block *)y, n / 256, glu_of_check());
+        const float_columns out = {together, n, n, 1, (column_block *)z};
+        launch(0, quantise, dim3((n / 256 + 3) / 4, tokens), dim3(128), 0, out, tokens, out, n / 256);
+        const bool good = same(on_host(together, size_t(n) * tokens), on_host(apart, size_t(n) * tokens)) && same(on_host(y, size), on_host(z, size));
+        printf("gate apart, %d tokens: %s\n", tokens, verdict(good));
+        for (void * of : {(void *)x, (void *)both, (void *)together, (void *)apart, (void *)columns, (void *)y, (void *)z})
+            CHECK(cudaFree(of));
+    }
+    CHECK(cudaFree(w));
+}
+
 int main() {
     norms();
     for (int tokens : {1, 7, 48}) {
@@ -361,6 +413,7 @@ int main() {
     sums();
     gates();
     several();
+    gates_apart();
     printf("%s\n", failed ? "FAILED" : "all good");
     return failed;
 }

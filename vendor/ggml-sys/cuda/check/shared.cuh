@@ -134,12 +134,12 @@ template <typename T> struct launched {
     products & p;
     int n_matrices;
     cudaStream_t s;
-    template <int LANES, int STAGES, int TILES, int GROUPS, bool OWN = false> void operator()() const {
-        const auto kernel = few_columns<T, LANES, STAGES, TILES, GROUPS, OWN, finish>;
+    template <int LANES, int STAGES, int TILES, int GROUPS, bool OWN = false, bool DENSER = false> void operator()() const {
+        const auto kernel = few_columns<T, LANES, STAGES, TILES, GROUPS, OWN, DENSER, finish>;
         const int rows = WARPS / LANES * TILE;
         const int size = memory_of<T, LANES, STAGES, TILES, GROUPS>() + (OWN ? p.n_blocks * int(sizeof(block_of_columns<1>)) : 0);
         CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, size));
-        p.rounds = has_rounds(GROUPS) ? rounds_of<LANES, TILES, OWN>(p, n_matrices, multiprocessors()) : 1;
+        p.rounds = has_rounds(GROUPS) ? rounds_of<LANES, TILES, OWN, DENSER>(p, n_matrices, multiprocessors()) : 1;
         launch(size, kernel, dim3(blocks_of(p, rows * p.rounds), n_matrices), dim3(32, WARPS), s, p, finish());
     }
 };
