@@ -19,7 +19,7 @@ use crate::head_file::{head_keys, mark_replaceable, refused};
 use crate::keys::{Keys, PROJECTOR};
 use crate::memory_plan::Facts;
 use crate::model::Model;
-use crate::placement::{ExpertCacheSize, Placement, Plan, block, is_input};
+use crate::placement::{ExpertCacheSize, Placement, block, is_input};
 use crate::pooling::EmbeddingInfo;
 use crate::rope::n_ctx_usable;
 use crate::rope_options::RopeOptions;
@@ -142,8 +142,7 @@ impl Model {
             mark_replaceable(&mut weights, of_head, opened.hparams.n_layer);
         }
         let facts = facts_of(&opened, &weights);
-        let own = options.placement.of_share(Share { index: 0, of: n_shares });
-        let plan = Plan::new(&own, weights.sizes(), &facts)?;
+        let plan = options.placement.plan(Share { index: 0, of: n_shares }, weights.sizes(), &facts)?;
         let tied = !weights.sizes().any(|(name, _)| name == "output.weight");
         check_overrides(&options.placement.overrides, weights.shapes())?;
         let wanted = options.placement.expert_cache;
@@ -154,8 +153,8 @@ impl Model {
         let weights = weights.build_on(&plan.devices(), |name| plan.device(name, tied))?;
         let of_share = |index: usize| {
             let Bound { opened, weights, .. } = bind(index)?;
-            let placement = options.placement.of_share(Share { index, of: n_shares });
-            let plan = Plan::new(&placement, weights.sizes(), &facts_of(&opened, &weights))?;
+            let share = Share { index, of: n_shares };
+            let plan = options.placement.plan(share, weights.sizes(), &facts_of(&opened, &weights))?;
             let weights = weights.build_on(&plan.devices(), |name| plan.device(name, tied))?;
             Ok(Peer { arch: opened.arch, device: plan.block(0), weights })
         };

@@ -9,7 +9,8 @@ use ggml::{Device, Weights};
 use crate::architecture::Architecture;
 use crate::decoder_config::{BlockConfig, DecoderConfig, MixerConfig};
 use crate::error::LoadError;
-use crate::placement::{Placement, Split};
+use crate::memory_plan::Facts;
+use crate::placement::{Placement, Plan, Split};
 use crate::share::{Share, refused};
 
 /// Tensors of a block that are made of several segments, by their names in the block.
@@ -99,15 +100,27 @@ impl Placement {
         }
     }
 
-    /// Where a share goes, all of it.
-    pub(crate) fn of_share(&self, share: Share) -> Placement {
-        let mut own = self.clone();
-        if share.of > 1 {
-            own.gpus = vec![self.gpus[share.index]];
-            own.layers = crate::GpuLayers::Count(usize::MAX);
-            own.split = Split::Auto;
+    /// Where the tensors of a share go, of which names and bytes are given: all on its device. As [`Plan::new`] of the whole.
+    pub(crate) fn plan<'a>(
+        &self,
+        share: Share,
+        tensors: impl Iterator<Item = (&'a str, usize)> + Clone,
+        facts: &Facts,
+    ) -> Result<Plan, LoadError> {
+        if share == Share::WHOLE {
+            return Plan::new(self, tensors, facts);
         }
-        own
+        let gpu = self.gpus[share.index];
+        let (gpus, layers) = (vec![gpu], crate::GpuLayers::Count(usize::MAX));
+        let own = Placement { gpus, layers, split: Split::Auto, ..self.clone() };
+        Plan::new(&own, tensors, facts).map_err(|error| match error {
+            LoadError::Room { needs, state, passes, free, .. } => refused(format!(
+                "the share of {} needs {needs} MiB, of which {state} MiB are sequence state (-c, --parallel and \
+                 --cache-type-k/-v size it); {free} MiB are free there beside {passes} MiB for passes",
+                gpu.name()
+            )),
+            other => other,
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use crate::draft_probs::draft;
 use crate::support::{rig, tiny};
 use ggml::Device;
 use memory::MemoryConfig;
-use model::{DraftVocab, GpuLayers, LoadError, LoadOptions, Model, Placement, Split};
+use model::{DraftVocab, GpuLayers, LoadError, LoadOptions, MemoryPlan, MemoryPlanner, Model, Placement, Split};
 use rig::{Rig, exact};
 use text::TokenId;
 use tiny::{Rng, Spec};
@@ -141,6 +141,20 @@ fn what_cannot_be_shared_is_said() {
     let mut learning = shares(2);
     learning.replaceable_head = true;
     assert!(said(&qwen, &learning).contains("--learn-live"));
+    let mut large = shares(2);
+    large.placement.planner = MemoryPlanner::new(|_| MemoryPlan {
+        state: exact(1, 64),
+        head: None,
+        own_head: false,
+        draft_words: None,
+        n_batch: 1,
+        n_out: 1,
+        flash_attention: false,
+        n_runners: 1,
+        beside: usize::MAX,
+    });
+    let room = said(&qwen, &large);
+    assert!(room.contains("--split-mode tensor: the share of CPU needs") && room.contains("0 MiB are free"), "{room}");
     let latent = said(&Spec::of("deepseek2"), &shares(2));
     assert!(latent.contains("--split-mode layer"), "{latent}");
 }

@@ -10,6 +10,7 @@ mod lookup;
 mod memory_plan;
 mod mtp_layers;
 mod p_min;
+mod shares;
 mod sharing;
 mod slot_files;
 mod swap;
