@@ -141,6 +141,9 @@ impl<K: Clone + Eq + Hash + Send + Sync> Ranks<K> {
         }
         let access = Inner::lock_all(&mut states);
         let group = self.group.as_ref();
+        if let Some(Way::Host(meeting)) = group.map(|group| &group.by) {
+            meeting.begin();
+        }
         let compute = |executor: &mut Executor<K>, index: usize| {
             let done = executor.compute(index, key, None);
             if let (Err(_), Some(group)) = (&done, group) {

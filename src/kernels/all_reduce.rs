@@ -67,6 +67,13 @@ impl Meeting {
         self.number
     }
 
+    /// All ranks will come from here on; nobody is there now. What a round left that was broken up is forgotten.
+    pub fn begin(&self) {
+        let mut round = self.shared.round();
+        round.broken = false;
+        round.coming.fill(None);
+    }
+
     /// Some rank will not come: the others go on with what they have, which is worth nothing.
     pub fn break_up(&self) {
         self.shared.round().broken = true;
@@ -210,13 +217,20 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_rank_that_does_not_come() {
-        let meeting = Meeting::new(2);
+        let meeting = &Meeting::new(2);
         let sum = std::thread::scope(|s| {
             let waits = s.spawn(|| meeting.shared.exchange(0, &[1.0]));
             meeting.break_up();
             waits.join().unwrap()
         });
         assert_eq!(sum, None);
+        // The next round is whole again.
+        meeting.begin();
+        let sums = std::thread::scope(|s| {
+            let ranks = [0, 1].map(|rank| s.spawn(move || meeting.shared.exchange(rank, &[rank as f32])));
+            ranks.map(|thread| thread.join().unwrap().map(|parts| parts.concat()))
+        });
+        assert_eq!(sums, [Some(vec![0.0, 1.0]), Some(vec![0.0, 1.0])]);
     }
 
     #[test]
