@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Gradients of one training step of a small head, by a plain reference in PyTorch.
 
-  scripts/head_gradients.py src/tune/head_gradients.json      needs the Python package torch
+  scripts/head_gradients.py src/tune/head_gradients.json.z      needs the Python package torch
 
 One position at a time: a draft's row sees the cells of the text up to its own place and those of the drafts before it. The cases:
 gated attention; a window, sinks, a gate for each head and a factor on values, with experts; latent attention, with experts of
@@ -12,6 +12,7 @@ Numbers come from `wave`, which the test computes likewise.
 import json
 import math
 import sys
+import zlib
 
 import torch
 import torch.nn.functional as F
@@ -192,9 +193,9 @@ def main():
         loss.backward()
         grads = {name: [float(f"{g:.6g}") for g in x.grad.reshape(-1).tolist()] for name, x in w.items() if x.grad is not None}
         made.append({"case": case, "loss": loss.item(), "gradients": grads})
-    with open(sys.argv[1], "w") as f:
-        json.dump(made, f, separators=(",", ":"))
-        f.write("\n")
+    text = json.dumps(made, separators=(",", ":")) + "\n"
+    with open(sys.argv[1], "wb") as f:
+        f.write(zlib.compress(text.encode(), 9))
 
 
 if __name__ == "__main__":
