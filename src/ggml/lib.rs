@@ -81,6 +81,7 @@ mod weight_part;
 mod weight_tensor;
 mod weight_use;
 mod weights;
+mod weights_on_device;
 
 pub use batch_invariance::{BatchInvariance, SMALL_FLOATS};
 pub use control_groups::{ControlGroup, control_groups};

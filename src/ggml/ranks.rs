@@ -86,8 +86,8 @@ impl Drop for Group {
 ///
 /// Field order is drop order: graphs before what they meet by.
 pub struct Ranks<K> {
-    first: Executor<K>,
-    others: Vec<Executor<K>>,
+    /// Never empty.
+    executors: Vec<Executor<K>>,
     group: Option<Group>,
 }
 
@@ -102,9 +102,7 @@ impl<K: Clone + Eq + Hash + Send + Sync> Ranks<K> {
         let rank = |index| group.as_ref().map(|group| Rank { group: group.number, index, of: devices.len() });
         let open =
             |(index, weights): (usize, &Arc<Weights>)| Executor::of_rank(Arc::clone(weights), n_threads, rank(index));
-        let mut all = weights.iter().enumerate().map(open).collect::<Result<Vec<_>, _>>()?;
-        let first = all.remove(0);
-        Ok(Self { first, others: all, group })
+        Ok(Self { executors: weights.iter().enumerate().map(open).collect::<Result<_, _>>()?, group })
     }
 
     /// As [`Executor::run`]; `build` builds the graph of [`Graph::rank`]. Outputs are those of the first rank.
@@ -118,25 +116,25 @@ impl<K: Clone + Eq + Hash + Send + Sync> Ranks<K> {
         build: impl for<'g> Fn(&Graph<'g>),
         inputs: &[(Name, Data<'_>)],
     ) -> Result<Outputs<'_>, Error> {
-        if self.others.is_empty() {
-            return self.first.run(key, max_nodes, build, inputs);
+        if self.executors.len() == 1 {
+            return self.executors[0].run(key, max_nodes, build, inputs);
         }
         let _working = crate::shutdown::working();
         // All or none: a rank that computes waits for the others.
-        let mut ready = Vec::with_capacity(1 + self.others.len());
-        for executor in std::iter::once(&mut self.first).chain(&mut self.others) {
+        let mut ready = Vec::with_capacity(self.executors.len());
+        for executor in &mut self.executors {
             match executor.prepare(key, max_nodes, &build, inputs) {
                 Ok(index) => ready.push(index),
                 Err(error) => {
-                    self.executors().for_each(Executor::drop_inputs);
+                    self.executors.iter_mut().for_each(Executor::drop_inputs);
                     return Err(error);
                 }
             }
         }
-        let weights: Vec<Arc<Weights>> = self.executors().map(|e| Arc::clone(e.weights())).collect();
+        let weights: Vec<Arc<Weights>> = self.executors.iter().map(|e| Arc::clone(e.weights())).collect();
         let reading: Vec<_> = weights.iter().map(|w| w.reading()).collect();
         let mut states: Vec<Arc<Inner>> = Vec::new();
-        for (executor, &index) in std::iter::once(&self.first).chain(&self.others).zip(&ready) {
+        for (executor, &index) in self.executors.iter().zip(&ready) {
             states.extend(executor.states(index).iter().cloned());
         }
         let access = Inner::lock_all(&mut states);
@@ -153,16 +151,17 @@ impl<K: Clone + Eq + Hash + Send + Sync> Ranks<K> {
         };
         let compute = &compute;
         let done: Vec<Result<(), Error>> = thread::scope(|s| {
-            let others = self.others.iter_mut().zip(&ready[1..]);
-            let others: Vec<_> = others.map(|(executor, &index)| s.spawn(move || compute(executor, index))).collect();
-            let first = compute(&mut self.first, ready[0]);
+            let mut all = self.executors.iter_mut().zip(&ready);
+            let first = all.next();
+            let others: Vec<_> = all.map(|(executor, &index)| s.spawn(move || compute(executor, index))).collect();
+            let first = first.map(|(executor, &index)| compute(executor, index));
             let of_others =
                 others.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
-            std::iter::once(first).chain(of_others).collect()
+            first.into_iter().chain(of_others).collect()
         });
         drop((access, reading));
         done.into_iter().collect::<Result<Vec<()>, _>>()?;
-        Ok(self.first.outputs(ready[0]))
+        Ok(self.executors[0].outputs(ready[0]))
     }
 
     /// As [`Executor::reserve`].
@@ -170,35 +169,31 @@ impl<K: Clone + Eq + Hash + Send + Sync> Ranks<K> {
     /// # Errors
     /// As [`Executor::reserve`].
     pub fn reserve(&mut self, max_nodes: usize, key: &K, build: impl for<'g> Fn(&Graph<'g>)) -> Result<(), Error> {
-        self.executors().try_for_each(|executor| executor.reserve(max_nodes, key, &build))
+        self.executors.iter_mut().try_for_each(|executor| executor.reserve(max_nodes, key, &build))
     }
 
     /// The outputs of the last run once more, as [`Executor::last`].
     pub fn last(&mut self) -> Option<Outputs<'_>> {
-        self.first.last()
+        self.executors[0].last()
     }
 
     /// As [`Executor::rest`].
     pub fn rest(&mut self) {
-        self.executors().for_each(Executor::rest);
+        self.executors.iter_mut().for_each(Executor::rest);
     }
 
     /// Where the time of the first rank went, for which the others wait.
     pub fn stats(&self) -> Stats {
-        self.first.stats()
+        self.executors[0].stats()
     }
 
     /// Bytes of the buffers that graphs compute in, on all devices.
     pub fn buffer_bytes(&self) -> usize {
-        std::iter::once(&self.first).chain(&self.others).map(Executor::buffer_bytes).sum()
+        self.executors.iter().map(Executor::buffer_bytes).sum()
     }
 
     /// [`Ranks::buffer_bytes`] of one device.
     pub fn buffer_bytes_on(&self, device: Device) -> usize {
-        std::iter::once(&self.first).chain(&self.others).map(|executor| executor.buffer_bytes_on(device)).sum()
-    }
-
-    fn executors(&mut self) -> impl Iterator<Item = &mut Executor<K>> {
-        std::iter::once(&mut self.first).chain(&mut self.others)
+        self.executors.iter().map(|executor| executor.buffer_bytes_on(device)).sum()
     }
 }

@@ -15,35 +15,11 @@ use crate::error::Error;
 use crate::expert_cache::{Added, ExpertCache, ExpertLayer};
 use crate::joined_rows::{JoinedRows, ToJoin, joined_type};
 use crate::mapping::Mapping;
-use crate::progress::{Counted, LoadProgress};
+use crate::progress::LoadProgress;
 use crate::raw::{Buffer, Context};
-use crate::weight_part::{PartBytes, WeightPart};
-use crate::weight_tensor::{Arena, WeightId, WeightTensor, mark_as_weights};
-
-/// ggml's kernels load whole vectors; data at other addresses is copied once.
-const ALIGNMENT: usize = 32;
-
-struct Planned {
-    name: CString,
-    dtype: Dtype,
-    ne: [i64; 4],
-    mapping: usize,
-    range: Range<usize>,
-    /// What is taken of these bytes; all of them if `None`.
-    part: Option<PartBytes>,
-    /// Among the devices of the weights.
-    place: usize,
-    /// [`WeightsBuilder::replaceable`] was asked for.
-    replaceable: bool,
-    /// [`WeightsBuilder::join_rows`] was asked for.
-    joined: bool,
-}
-
-impl Planned {
-    fn n_bytes(&self) -> usize {
-        self.part.as_ref().map_or(self.range.len(), |part| part.n_bytes)
-    }
-}
+use crate::weight_part::WeightPart;
+use crate::weight_tensor::{WeightId, WeightTensor};
+use crate::weights_on_device::{OnDevice, Planned};
 
 /// Collects tensors; [`WeightsBuilder::build`] places them on a device.
 pub struct WeightsBuilder {
@@ -224,20 +200,21 @@ impl WeightsBuilder {
 
         let mut tensors = vec![None; self.planned.len()];
         let (mut buffers, mut contexts) = (Vec::new(), Vec::new());
+        let (planned, maps) = (&self.planned, &self.mappings);
         let on_devices: Vec<OnDevice> = devices
             .iter()
             .enumerate()
-            .map(|(place, &device)| OnDevice::describe(&self, device, place, &mut tensors))
+            .map(|(place, &device)| OnDevice::describe(planned, maps, (device, place), &mut tensors))
             .collect::<Result<_, _>>()?;
         let of_experts = ExpertCache::copied_bytes(&self.expert_layers, |id| self.planned[id.index()].n_bytes());
-        let of_tensors: usize = on_devices.iter().map(|on| on.copied_bytes(&self)).sum();
+        let of_tensors: usize = on_devices.iter().map(|on| on.copied_bytes(planned)).sum();
         let to_join = self.to_join(&devices, &tensors);
         let of_joined: usize = to_join.iter().map(|of| of.range.len()).sum();
         let mut copied = self.progress.of(of_tensors + of_experts + of_joined);
         for on in on_devices {
-            on.lay_over_maps(&self, &tensors, &mut buffers)?;
-            on.copy(&self, &tensors, &mut buffers, &mut copied)?;
-            contexts.extend([on.mapped_arena, on.copied_arena].map(Arena::into_context));
+            on.lay_over_maps(planned, maps, &tensors, &mut buffers)?;
+            on.copy(planned, maps, &tensors, &mut buffers, &mut copied)?;
+            contexts.extend(on.into_contexts());
         }
         let of_each = |t: Option<WeightTensor>| t.expect("every tensor lies on one of the devices");
         let mut tensors: Vec<WeightTensor> = tensors.into_iter().map(of_each).collect();
@@ -249,7 +226,7 @@ impl WeightsBuilder {
         let expert_cache = {
             let (tensors, names, places) = (&mut tensors, &mut names, &mut places);
             let mut added = Added { tensors, names, places, buffers: &mut buffers, contexts: &mut contexts };
-            let data = |id: WeightId| self.data(&self.planned[id.index()]);
+            let data = |id: WeightId| self.planned[id.index()].data(&self.mappings);
             ExpertCache::build(&self.expert_layers, &devices, data, &mut added, &mut copied)?
         };
         replaceable.resize(tensors.len(), false);
@@ -278,118 +255,6 @@ impl WeightsBuilder {
             Some(ToJoin { tensor: (*tensor)?, ty, mapping: &self.mappings[p.mapping], range: p.range.clone() })
         };
         wanted.filter_map(of).collect()
-    }
-
-    /// The bytes of a tensor in its file.
-    fn data(&self, p: &Planned) -> &[u8] {
-        &self.mappings[p.mapping].bytes()[p.range.clone()]
-    }
-}
-
-/// The tensors of one device.
-struct OnDevice {
-    device: Device,
-    mapped: Vec<usize>,
-    copied: Vec<usize>,
-    mapped_arena: Arena,
-    copied_arena: Arena,
-}
-
-impl OnDevice {
-    fn describe(
-        builder: &WeightsBuilder,
-        device: Device,
-        place: usize,
-        tensors: &mut [Option<WeightTensor>],
-    ) -> Result<Self, Error> {
-        let arena = || Arena::new(device, builder.planned.len());
-        let over_maps = device.takes_host_memory();
-        let (mapped, copied) = (Vec::new(), Vec::new());
-        let mut on = OnDevice { device, mapped, copied, mapped_arena: arena()?, copied_arena: arena()? };
-        for (i, p) in builder.planned.iter().enumerate().filter(|(_, p)| p.place == place) {
-            let address = builder.mappings[p.mapping].bytes()[p.range.start..].as_ptr() as usize;
-            let mapped = over_maps && !p.replaceable && p.part.is_none() && address.is_multiple_of(ALIGNMENT);
-            let (list, arena) = match mapped {
-                true => (&mut on.mapped, &mut on.mapped_arena),
-                false => (&mut on.copied, &mut on.copied_arena),
-            };
-            list.push(i);
-            // `add` has checked the dimensions.
-            tensors[i] = Some(arena.tensor(p.dtype, p.ne, &p.name)?);
-        }
-        let is_misaligned = |p: &Planned| !p.replaceable && p.part.is_none();
-        let n_misaligned = on.copied.iter().filter(|&&i| is_misaligned(&builder.planned[i])).count();
-        if over_maps && n_misaligned > 0 {
-            tracing::warn!(n_misaligned, "tensors not aligned to {ALIGNMENT} bytes in the file are copied into memory");
-        }
-        Ok(on)
-    }
-
-    fn lay_over_maps(
-        &self,
-        builder: &WeightsBuilder,
-        tensors: &[Option<WeightTensor>],
-        buffers: &mut Vec<Buffer>,
-    ) -> Result<(), Error> {
-        for (index, map) in builder.mappings.iter().enumerate() {
-            let here: Vec<usize> =
-                self.mapped.iter().copied().filter(|&i| builder.planned[i].mapping == index).collect();
-            if here.is_empty() {
-                continue;
-            }
-            let max = here.iter().map(|&i| builder.planned[i].range.len()).max().unwrap_or(0);
-            // ggml asserts that a buffer begins aligned. Files' maps do; data of the program may not, but the tensors here
-            // are aligned, so none begins before this address.
-            let skipped = map.bytes().as_ptr().align_offset(ALIGNMENT);
-            let usable = &map.bytes()[skipped.min(map.bytes().len())..];
-            let (base, len, device) = (usable.as_ptr(), usable.len(), self.device);
-            // SAFETY: the memory lives as long as `mappings`, which `Weights` drops after its buffers. It is read-only:
-            // nothing writes to a buffer marked as weights.
-            let buffer =
-                unsafe { sys::ggml_backend_dev_buffer_from_host_ptr(device.raw(), base.cast_mut().cast(), len, max) };
-            let refused =
-                || Error::Device { device: device.name(), what: format!("cannot use the map of {}", map.label()) };
-            // SAFETY: just made, no other owner.
-            let buffer = unsafe { Buffer::own(buffer) }.ok_or_else(refused)?;
-            mark_as_weights(&buffer);
-            for i in here {
-                let Some(t) = tensors[i] else { continue };
-                let address = map.bytes()[builder.planned[i].range.clone()].as_ptr();
-                // SAFETY: the range lies within the map (checked by `add`) and begins aligned, so within the buffer.
-                let status =
-                    unsafe { sys::ggml_backend_tensor_alloc(buffer.as_ptr(), t.0.as_ptr(), address.cast_mut().cast()) };
-                if status != sys::GGML_STATUS_SUCCESS {
-                    return Err(refused());
-                }
-            }
-            buffers.push(buffer);
-        }
-        Ok(())
-    }
-
-    fn copied_bytes(&self, builder: &WeightsBuilder) -> usize {
-        self.copied.iter().map(|&i| builder.planned[i].n_bytes()).sum()
-    }
-
-    /// Copies tensor by tensor from the map, so that nothing is held twice but by the system's cache.
-    fn copy(
-        &self,
-        builder: &WeightsBuilder,
-        tensors: &[Option<WeightTensor>],
-        buffers: &mut Vec<Buffer>,
-        copied: &mut Counted<'_>,
-    ) -> Result<(), Error> {
-        buffers.extend(self.copied_arena.allocate("weights")?);
-        for &i in &self.copied {
-            let (Some(t), p) = (tensors[i], &builder.planned[i]) else { continue };
-            let whole = builder.data(p);
-            let part = p.part.as_ref().map(|part| part.gather(whole));
-            let data = part.as_deref().unwrap_or(whole);
-            // SAFETY: the tensor was allocated above and has as many bytes (checked by `add` and `add_part`).
-            unsafe { sys::ggml_backend_tensor_set(t.0.as_ptr(), data.as_ptr().cast(), 0, data.len()) };
-            copied.add(data.len());
-        }
-        Ok(())
     }
 }
 

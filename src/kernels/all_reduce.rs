@@ -83,9 +83,10 @@ impl Meeting {
 
 impl Drop for Meeting {
     fn drop(&mut self) {
-        if let Some(place) = usize::try_from(self.number).ok().and_then(|at| meetings().get_mut(at).map(Option::take)) {
-            drop(place);
-        }
+        meetings()
+            .iter_mut()
+            .filter(|place| place.as_ref().is_some_and(|s| Arc::ptr_eq(s, &self.shared)))
+            .for_each(|place| *place = None);
     }
 }
 

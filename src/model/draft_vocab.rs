@@ -90,9 +90,10 @@ impl DraftVocab {
         for ((ids, specs), (_, heads)) in ids.chunks_exact(each).zip(specs.chunks_exact(each)).zip(&of_ranks) {
             let mut copies = Vec::with_capacity(heads.len());
             for (i, ((&of, &rows), spec)) in heads.iter().zip(&ids[2..]).zip(&specs[2..]).enumerate() {
+                let of_ranks: Vec<WeightId> = of_ranks.iter().map(|(_, heads)| heads[i]).collect();
                 let row_bytes = spec.dtype.row_bytes(spec.ne[0])?;
                 // Copies not in use hold the first token's row: equal to the original, which comes before them and wins.
-                state.write(rows, 0, &model.row_of_head(i, 0)?.repeat(n_side))?;
+                state.write(rows, 0, &model.row_of_head(&of_ranks, 0)?.repeat(n_side))?;
                 copies.push(Copies { of, row_bytes, rows });
             }
             state.write(ids[0], 0, &table)?;
@@ -182,7 +183,8 @@ impl DraftVocab {
             self.places.insert(token, place);
             for Tables { copies, ids, .. } in &self.tables {
                 for (i, &Copies { row_bytes, rows, .. }) in copies.iter().enumerate() {
-                    let row = model.row_of_head(i, token.0 as usize)?;
+                    let heads: Vec<WeightId> = self.tables.iter().map(|tables| tables.copies[i].of).collect();
+                    let row = model.row_of_head(&heads, token.0 as usize)?;
                     self.state.write(rows, place * row_bytes, &row)?;
                 }
                 self.state.write(*ids, (self.n_first + place) * 4, &(token.0 as i32).to_ne_bytes())?;

@@ -123,9 +123,9 @@ impl Model {
         }
         arch::find(name)?;
         let vocab = Arc::new(text::Vocab::from_metadata(meta)?);
-        let n_ctx_train = n_ctx_usable(&Keys::new(meta, name, options.rope))?;
-        let n_vocab = vocab.len();
-        let embedding = EmbeddingInfo::read(meta, &Keys::new(meta, name, options.rope), n_vocab)?;
+        let keys = Keys::new(meta, name, options.rope);
+        let (n_ctx_train, n_vocab) = (n_ctx_usable(&keys)?, vocab.len());
+        let embedding = EmbeddingInfo::read(meta, &keys, n_vocab)?;
         let source = Source { headers: &headers, head_headers: &head_headers, maps: &all, options };
         let n_shares = options.placement.n_shares()?;
         refuse_beside_shares(n_shares, options)?;

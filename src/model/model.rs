@@ -185,9 +185,14 @@ impl Model {
         self.weights_of_ranks().iter().map(|weights| weights.bytes_on(device)).sum()
     }
 
+    /// One of these devices; `None` for the first, which is the model's own.
+    fn peer(&self, rank: usize) -> Option<&Peer> {
+        self.peers.get(rank.checked_sub(1)?)
+    }
+
     /// The graphs of one of these devices.
     pub(crate) fn arch_of(&self, rank: usize) -> &dyn Architecture {
-        match rank.checked_sub(1).and_then(|at| self.peers.get(at)) {
+        match self.peer(rank) {
             Some(peer) => &*peer.arch,
             None => &*self.arch,
         }
@@ -195,7 +200,7 @@ impl Model {
 
     /// The device of block `il` of one of them.
     fn place(&self, rank: usize, il: usize) -> ggml::Device {
-        match rank.checked_sub(1).and_then(|at| self.peers.get(at)) {
+        match self.peer(rank) {
             Some(peer) => peer.device,
             None => self.plan.block(il),
         }
@@ -385,18 +390,15 @@ impl Model {
         (0..self.n_ranks()).map(|rank| each_once(self.arch_of(rank).draft_heads())).collect()
     }
 
-    /// The bytes of a row of the `i`-th of [`Model::draft_heads`], from whichever rank has it.
-    pub(crate) fn row_of_head(&self, i: usize, row: usize) -> Result<Vec<u8>, ggml::Error> {
-        let all = self.weights_of_ranks();
-        let heads = self.draft_heads_of_ranks();
-        let n_rows = all[0].ne(heads[0][i]).map_or(0, |ne| ne[1]);
-        let share = Share { index: 0, of: all.len() };
-        let shared = SharedRows::of(share, self.hparams.n_vocab).filter(|_| n_rows as usize != self.hparams.n_vocab);
+    /// The bytes of a row of one of [`Model::draft_heads`], which `heads` gives as each rank numbers it, from the rank that has it.
+    pub(crate) fn row_of_head(&self, heads: &[ggml::WeightId], row: usize) -> Result<Vec<u8>, ggml::Error> {
+        let n_vocab = self.hparams.n_vocab;
+        let is_shared = self.weights.ne(heads[0]).is_some_and(|ne| ne[1] as usize != n_vocab);
+        let shared = SharedRows::of(Share { index: 0, of: self.n_ranks() }, n_vocab).filter(|_| is_shared);
         let (rank, row) = shared.map_or((0, row), |rows| rows.place(row));
-        let (weights, head) = (&all[rank], heads[rank][i]);
-        let row_bytes = weights.row_bytes(head)?;
-        let mut bytes = vec![0; row_bytes];
-        weights.read(head, row * row_bytes, &mut bytes)?;
+        let weights = self.peer(rank).map_or(&self.weights, |peer| &peer.weights);
+        let mut bytes = vec![0; weights.row_bytes(heads[rank])?];
+        weights.read(heads[rank], row * bytes.len(), &mut bytes)?;
         Ok(bytes)
     }
 

@@ -10,7 +10,7 @@ use crate::architecture::Architecture;
 use crate::decoder_config::{BlockConfig, DecoderConfig, MixerConfig};
 use crate::error::LoadError;
 use crate::memory_plan::Facts;
-use crate::placement::{Placement, Plan, Split};
+use crate::placement::{ExpertCacheSize, GpuLayers, Placement, Plan, Split};
 use crate::share::{Share, refused};
 
 /// Tensors of a block that are made of several segments, by their names in the block.
@@ -78,10 +78,10 @@ impl Placement {
         }
         let beside = [
             (self.n_cpu_moe > 0, "--cpu-moe and --n-cpu-moe"),
-            (self.expert_cache != crate::ExpertCacheSize::Off, "--expert-cache"),
+            (self.expert_cache != ExpertCacheSize::Off, "--expert-cache"),
             (!self.overrides.is_empty(), "--override-tensor"),
             (self.repack, "--repack"),
-            (matches!(self.layers, crate::GpuLayers::Count(n) if n != usize::MAX), "--gpu-layers"),
+            (matches!(self.layers, GpuLayers::Count(n) if n != usize::MAX), "--gpu-layers"),
         ];
         if let Some((_, option)) = beside.iter().find(|(is_given, _)| *is_given) {
             return Err(refused(format!(
@@ -111,7 +111,7 @@ impl Placement {
             return Plan::new(self, tensors, facts);
         }
         let gpu = self.gpus[share.index];
-        let (gpus, layers) = (vec![gpu], crate::GpuLayers::Count(usize::MAX));
+        let (gpus, layers) = (vec![gpu], GpuLayers::Count(usize::MAX));
         let own = Placement { gpus, layers, split: Split::Auto, ..self.clone() };
         Plan::new(&own, tensors, facts).map_err(|error| match error {
             LoadError::Room { needs, state, passes, free, .. } => refused(format!(
