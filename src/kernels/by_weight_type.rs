@@ -13,6 +13,7 @@ macro_rules! by_weight_type {
             WeightType::Q5K => q4k_q5k::dots::<true>($group, $y),
             WeightType::Q6K => q6k::dots($group, $y),
             WeightType::F32 | WeightType::F16 | WeightType::BF16 => $crate::floats::dots($isa, $ty, $group, $y),
+            _ => $crate::neon::low_bits::by_type($ty, $group, $y),
         }
     };
 }

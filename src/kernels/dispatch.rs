@@ -37,8 +37,7 @@ macro_rules! by_four_columns {
 }
 
 /// `$body` with each `$i` below `$n`, which is at most eight, one behind the other: where the compiler keeps a loop over
-/// columns, their sums are in memory.
-#[cfg(target_arch = "aarch64")]
+/// columns or registers, they are in memory.
 macro_rules! each {
     ($i:ident of $n:expr, $body:block) => {
         $crate::dispatch::each!($i of $n, $body, 0, 1, 2, 3, 4, 5, 6, 7)
@@ -53,5 +52,4 @@ macro_rules! each {
 
 pub(crate) use by_columns;
 pub(crate) use by_four_columns;
-#[cfg(target_arch = "aarch64")]
 pub(crate) use each;

@@ -44,6 +44,7 @@ mod i8mm;
 mod isa;
 mod joined;
 mod lanes;
+mod low_bits;
 mod mask;
 mod matrix;
 #[cfg(target_arch = "aarch64")]

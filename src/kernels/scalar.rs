@@ -7,6 +7,7 @@
 use crate::activations::{ColumnTile, record};
 use crate::floats;
 use crate::isa::Isa;
+use crate::low_bits::scalar::Block;
 use crate::tile::{Dots, RowGroup};
 use crate::weight_type::{WeightType, iq4nl, mxfp4, q4k_q5k, q6k};
 
@@ -21,6 +22,8 @@ pub(crate) unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &Column
             // SAFETY: the tile contract, handed on.
             return unsafe { floats::dots(isa, ty, group, y) };
         }
+        // SAFETY: the tile contract, handed on.
+        _ => return unsafe { low_bits(ty, group, y) },
     };
     let mut dots = Dots::default();
     for (dots, &column) in dots[..y.n].iter_mut().zip(&y.columns) {
@@ -141,4 +144,35 @@ unsafe fn q6(_: WeightType, w: *const u8, column: *const u8, y: &ColumnTile) -> 
         sum = d.mul_add((0..16).map(|i| part(i) - offset(i)).sum::<i32>() as f32, sum);
     }
     sum
+}
+
+/// Types of few bits: a block is read once for all columns.
+///
+/// # Safety
+/// The tile contract.
+unsafe fn low_bits(ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Dots {
+    let n_bytes = ty.block_bytes();
+    let (mut sums, mut minima): (Dots, Dots) = Default::default();
+    for (r, &row) in group.rows.iter().enumerate() {
+        for l in 0..y.n_blocks {
+            // SAFETY: block `l` lies in the row (the tile contract).
+            let block = Block::read(ty, unsafe { bytes(row.add(n_bytes * l), n_bytes) });
+            for (j, &column) in y.columns[..y.n].iter().enumerate() {
+                // SAFETY: the column has a record `l` (the tile contract).
+                let (q, dy, _, sums_16) = unsafe { parts(column, l) };
+                let product = |i: usize| block.values[i] * i32::from(q[i] as i8);
+                let part = |s: usize| block.scales[s] * (16 * s..16 * s + 16).map(product).sum::<i32>();
+                sums[j][r] = (dy * block.d).mul_add((0..16).map(part).sum::<i32>() as f32, sums[j][r]);
+                if let Some((d, mins)) = block.mins {
+                    let min = mins.iter().zip(sums_16).map(|(min, sum)| min * i32::from(sum)).sum::<i32>();
+                    minima[j][r] = (-dy * d).mul_add(min as f32, minima[j][r]);
+                }
+            }
+        }
+        // Elsewhere nothing is added: a sum of -0 would become 0.
+        if ty == WeightType::Q2K {
+            sums.iter_mut().zip(&minima).for_each(|(sum, minima)| sum[r] += minima[r]);
+        }
+    }
+    sums
 }

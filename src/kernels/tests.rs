@@ -10,7 +10,7 @@ use crate::joined::{join_rows, reads};
 use crate::slices::{self, Columns};
 use crate::weight_type::{ActivationFormat, WeightType};
 
-const QUANTISED: [WeightType; 8] = [
+const QUANTISED: [WeightType; 18] = [
     WeightType::Q8_0,
     WeightType::Q4_0,
     WeightType::Q4K,
@@ -19,6 +19,16 @@ const QUANTISED: [WeightType; 8] = [
     WeightType::IQ4NL,
     WeightType::Q5_0,
     WeightType::MXFP4,
+    WeightType::Q2K,
+    WeightType::Q3K,
+    WeightType::IQ4XS,
+    WeightType::IQ3XXS,
+    WeightType::IQ3S,
+    WeightType::IQ2XXS,
+    WeightType::IQ2XS,
+    WeightType::IQ2S,
+    WeightType::IQ1S,
+    WeightType::IQ1M,
 ];
 
 /// Whose sums have an order of our own.
@@ -40,9 +50,11 @@ fn weights(ty: WeightType, x: &[f32], k: usize) -> Vec<u8> {
     unsafe { sys::ggml_cpu_init() };
     let m = x.len() / k;
     let mut w = vec![0u8; m * ty.row_bytes(k)];
-    // SAFETY: room for `m` rows of `k` values.
+    // All values count alike; some types want to be told.
+    let counts = vec![1f32; k];
+    // SAFETY: room for `m` rows of `k` values, each of which has its weight.
     unsafe {
-        sys::ggml_quantize_chunk(ty.raw(), x.as_ptr(), w.as_mut_ptr().cast(), 0, m as i64, k as i64, std::ptr::null())
+        sys::ggml_quantize_chunk(ty.raw(), x.as_ptr(), w.as_mut_ptr().cast(), 0, m as i64, k as i64, counts.as_ptr())
     };
     w
 }
@@ -232,13 +244,22 @@ fn tame(ty: WeightType, n_bytes: usize, seed: u32) -> Vec<u8> {
         WeightType::MXFP4 => &[],
         WeightType::Q4K | WeightType::Q5K => &[0, 2],
         WeightType::Q6K => &[208],
+        WeightType::Q2K => &[80, 82],
+        WeightType::Q3K => &[108],
+        WeightType::IQ1M => &[],
         WeightType::F32 => &[2, 6, 10, 14, 18, 22, 26, 30, 34, 38, 42, 46, 50, 54, 58, 62],
         WeightType::F16 | WeightType::BF16 => &[0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30],
+        _ => &[0],
     };
     for block in w.chunks_mut(ty.block_bytes()) {
         at.iter().for_each(|&at| block[at + 1] = block[at + 1] & 0x81 | 0x14);
         if ty == WeightType::MXFP4 {
             block[0] = 117 + (block[0] & 3);
+        }
+        if ty == WeightType::IQ1M {
+            // The factor's upper bits are those of the last of four words.
+            block[55] = block[55] & 0x8f | 0x10;
+            block[53] = block[53] & 0x0f | 0x40;
         }
     }
     w
@@ -289,7 +310,7 @@ fn bits_are_those_of_every_other_processor() {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = |x: &[f32]| x.iter().flat_map(|x| x.to_bits().to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, fnv);
     // Seen on x86-64.
-    let wanted: [u64; 11] = [
+    let wanted: [u64; 21] = [
         0xe7d4_01aa_4e6d_f462,
         0x3cbb_7d1e_7350_44d1,
         0xa004_60d8_cbde_cd33,
@@ -298,11 +319,21 @@ fn bits_are_those_of_every_other_processor() {
         0x3aca_3223_6884_ee15,
         0x82a2_0978_a50f_85b2,
         0x3a2c_0388_8b15_7d57,
+        0xf164_c014_6ec9_a1ab,
+        0xdb99_d184_f1c0_100e,
+        0xc7f1_1c66_d7ff_3e97,
+        0xaa32_43d1_9237_9bb0,
+        0x504b_2c62_190e_876a,
+        0x0884_a5e0_f1ca_ad6f,
+        0x3d18_5e02_8dca_c830,
+        0xf6d0_df0a_e26a_4c1a,
+        0x8b96_fa9f_2df5_a120,
+        0x693d_721f_b85b_f01c,
         0x3bcc_e302_a0b0_7e4d,
         0x6ba2_781b_0c72_7829,
         0x067d_d5df_37e3_efa3,
     ];
-    let mut seen = [0; 11];
+    let mut seen = [0; 21];
     let mut paths = Isa::available();
     paths.push(Isa::Scalar);
     for isa in paths {

@@ -22,6 +22,26 @@ pub enum WeightType {
     Q5K,
     /// 256 values: 128 bytes of low nibbles, 64 bytes of upper pairs of bits, 16 signed scales, F16 scale.
     Q6K,
+    /// 256 values of two bits, with a scale and a minimum of four bits for each 16 ([`crate::low_bits`], as all of the following).
+    Q2K,
+    /// 256 values of three bits less 4, with a scale of six bits for each 16.
+    Q3K,
+    /// 256 values out of [`iq4nl::VALUES`], with a scale of six bits for each 32.
+    IQ4XS,
+    /// 256 values, each four out of 256 entries of a grid, with signs and a scale of four bits for each 32.
+    IQ3XXS,
+    /// Likewise out of 512 entries.
+    IQ3S,
+    /// 256 values, each eight out of 256 entries of a grid, with signs and a scale of four bits for each 32.
+    IQ2XXS,
+    /// Likewise out of 512 entries, with a scale for each 16.
+    IQ2XS,
+    /// Likewise out of 1,024 entries.
+    IQ2S,
+    /// 256 values, each eight out of 2,048 entries of -1, 0 and 1, an eighth more or less, with a scale of three bits for each 32.
+    IQ1S,
+    /// Likewise with a scale for each 16.
+    IQ1M,
     /// Plain values; a block is 16 of them.
     F32,
     /// As `F32`, halves.
@@ -59,6 +79,16 @@ impl WeightType {
             sys::GGML_TYPE_Q4_K => Self::Q4K,
             sys::GGML_TYPE_Q5_K => Self::Q5K,
             sys::GGML_TYPE_Q6_K => Self::Q6K,
+            sys::GGML_TYPE_Q2_K => Self::Q2K,
+            sys::GGML_TYPE_Q3_K => Self::Q3K,
+            sys::GGML_TYPE_IQ4_XS => Self::IQ4XS,
+            sys::GGML_TYPE_IQ3_XXS => Self::IQ3XXS,
+            sys::GGML_TYPE_IQ3_S => Self::IQ3S,
+            sys::GGML_TYPE_IQ2_XXS => Self::IQ2XXS,
+            sys::GGML_TYPE_IQ2_XS => Self::IQ2XS,
+            sys::GGML_TYPE_IQ2_S => Self::IQ2S,
+            sys::GGML_TYPE_IQ1_S => Self::IQ1S,
+            sys::GGML_TYPE_IQ1_M => Self::IQ1M,
             sys::GGML_TYPE_F32 => Self::F32,
             sys::GGML_TYPE_F16 => Self::F16,
             sys::GGML_TYPE_BF16 => Self::BF16,
@@ -77,40 +107,66 @@ impl WeightType {
             Self::Q4K => sys::GGML_TYPE_Q4_K,
             Self::Q5K => sys::GGML_TYPE_Q5_K,
             Self::Q6K => sys::GGML_TYPE_Q6_K,
+            Self::Q2K => sys::GGML_TYPE_Q2_K,
+            Self::Q3K => sys::GGML_TYPE_Q3_K,
+            Self::IQ4XS => sys::GGML_TYPE_IQ4_XS,
+            Self::IQ3XXS => sys::GGML_TYPE_IQ3_XXS,
+            Self::IQ3S => sys::GGML_TYPE_IQ3_S,
+            Self::IQ2XXS => sys::GGML_TYPE_IQ2_XXS,
+            Self::IQ2XS => sys::GGML_TYPE_IQ2_XS,
+            Self::IQ2S => sys::GGML_TYPE_IQ2_S,
+            Self::IQ1S => sys::GGML_TYPE_IQ1_S,
+            Self::IQ1M => sys::GGML_TYPE_IQ1_M,
             Self::F32 => sys::GGML_TYPE_F32,
             Self::F16 => sys::GGML_TYPE_F16,
             Self::BF16 => sys::GGML_TYPE_BF16,
         }
     }
 
+    /// Blocks of 256 values of one to four bits ([`crate::low_bits`]).
+    pub(crate) fn is_low_bit(self) -> bool {
+        matches!(
+            self,
+            Self::Q2K
+                | Self::Q3K
+                | Self::IQ4XS
+                | Self::IQ3XXS
+                | Self::IQ3S
+                | Self::IQ2XXS
+                | Self::IQ2XS
+                | Self::IQ2S
+                | Self::IQ1S
+                | Self::IQ1M
+        )
+    }
+
     /// What its products make of activations.
     pub fn format(self) -> ActivationFormat {
         match self {
             Self::Q8_0 | Self::Q4_0 | Self::IQ4NL | Self::Q5_0 | Self::MXFP4 => ActivationFormat::Q8_0,
-            Self::Q4K | Self::Q5K | Self::Q6K => ActivationFormat::Q8K,
             Self::F32 | Self::F16 | Self::BF16 => ActivationFormat::F32,
+            // The K types, and those of few bits.
+            _ => ActivationFormat::Q8K,
         }
     }
 
     /// False for plain values.
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) fn is_quantised(self) -> bool {
         self.format() != ActivationFormat::F32
     }
 
     /// Columns of a product at most; for more, ggml is faster, with other bits. So many are the draft tokens of several
     /// sequences, whose columns must have the bits that they have alone. Quantised weights are ours at any number: on x86-64
-    /// ggml is slower, on aarch64 its builds for every processor have no dot product of bytes.
+    /// ggml is slower, on aarch64 its builds for every processor have no dot product of bytes. But those of few bits, which are
+    /// unpacked for eight columns at a time, where ggml unpacks them once.
     ///
     /// Small matrices of floats (routers, gates) take so little time that they keep their bits in prompts, too: a token that
     /// is generated may stand beside the prompt of another sequence.
     pub fn max_columns(self, n_weights: i64) -> i64 {
-        match self {
-            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL | Self::Q5_0 | Self::MXFP4 | Self::Q4K | Self::Q5K | Self::Q6K => {
-                i64::MAX
-            }
-            Self::F32 | Self::F16 | Self::BF16 if n_weights <= SMALL => i64::MAX,
-            Self::F32 | Self::F16 | Self::BF16 => FEW_COLUMNS,
+        match self.format() {
+            ActivationFormat::F32 if n_weights <= SMALL => i64::MAX,
+            ActivationFormat::Q8_0 | ActivationFormat::Q8K if !self.is_low_bit() => i64::MAX,
+            _ => FEW_COLUMNS,
         }
     }
 
@@ -124,6 +180,15 @@ impl WeightType {
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
+            Self::Q2K => 84,
+            Self::Q3K | Self::IQ3S => 110,
+            Self::IQ4XS => 136,
+            Self::IQ3XXS => 98,
+            Self::IQ2XXS => 66,
+            Self::IQ2XS => 74,
+            Self::IQ2S => 82,
+            Self::IQ1S => 50,
+            Self::IQ1M => 56,
             Self::F32 => 64,
             Self::F16 | Self::BF16 => 32,
         }

@@ -19,7 +19,8 @@ const fn parts(ty: WeightType) -> &'static [usize] {
         WeightType::Q4K => &[2, 2, 4, 4, 4, 16, 16, 16, 16, 16, 16, 16, 16],
         WeightType::Q5K => &[2, 2, 4, 4, 4, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16],
         WeightType::Q6K => &[16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 2],
-        WeightType::F32 | WeightType::F16 | WeightType::BF16 => &[],
+        // Those of few bits are not joined.
+        _ => &[],
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod both;
 pub(crate) mod joined;
+mod low_bits;
 mod q4k_q5k;
 mod q6k;
 mod q8_0_q4_0;
@@ -39,6 +40,7 @@ pub(crate) unsafe fn dots<const VNNI: bool, const JOINED: bool>(
                 debug_assert!(false, "floats have kernels of their own");
                 Dots::<WIDE>::default()
             }
+            _ => low_bits::by_type::<VNNI>(ty, group, y),
         }
     }
 }

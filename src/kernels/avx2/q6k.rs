@@ -28,6 +28,50 @@ unsafe fn words(x: __m256i, a: usize, b: usize) -> __m256i {
     unsafe { _mm256_srai_epi16::<8>(_mm256_shuffle_epi8(x, _mm256_setr_epi32(p, q, r, s, p, q, r, s))) }
 }
 
+/// The scales of either 16 of the 32 values number `s`, as words of every row; `scales` has those of four times 16 in a register.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[inline(always)]
+pub(super) unsafe fn scales_of_32(scales: &[__m256i; 4], s: usize) -> [__m256i; 2] {
+    // SAFETY: the caller's.
+    unsafe {
+        let two = _mm256_srl_epi32(scales[s / 2], _mm_cvtsi32_si128(s as i32 % 2 * 16));
+        [words(two, 0, 0), words(two, 1, 1)]
+    }
+}
+
+/// The scales of 16 values each, two in the words of a lane.
+///
+/// # Safety
+/// The CPU has AVX2.
+#[inline(always)]
+pub(super) unsafe fn pairs_of_scales(scales: &[__m256i; 4]) -> [__m256i; 8] {
+    let mut pairs = [scales[0]; 8];
+    for (i, pair) in pairs.iter_mut().enumerate() {
+        // SAFETY: the caller's.
+        *pair = unsafe { words(scales[i / 2], i % 2 * 2, i % 2 * 2 + 1) };
+    }
+    pairs
+}
+
+/// The sums of 16 quants of a column's record times what stands beside them in `scales`, two at a time.
+///
+/// # Safety
+/// The record can be read; the CPU has AVX2.
+#[inline(always)]
+pub(super) unsafe fn sum_of_16s(scales: &[__m256i; 8], record: *const u8) -> __m256i {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sum = _mm256_setzero_si256();
+        for (i, &scale) in scales.iter().enumerate() {
+            let q = everywhere(record.add(record::SUMS_16 + 4 * i));
+            sum = _mm256_add_epi32(sum, _mm256_madd_epi16(scale, q));
+        }
+        sum
+    }
+}
+
 /// # Safety
 /// The tile contract; `N` is `y.n`; the CPU has AVX2, FMA and F16C, and AVX-VNNI if `VNNI`.
 #[inline(always)]
@@ -77,17 +121,10 @@ unsafe fn kernel<const N: usize, const VNNI: bool, const JOINED: bool>(
                 }
             }
             let d = halves::<JOINED>(&blocks, q6k::SCALE);
-            let mut pairs = [zero; 8];
-            for (i, both) in pairs.iter_mut().enumerate() {
-                *both = words(scales[i / 2], i % 2 * 2, i % 2 * 2 + 1);
-            }
+            let pairs = pairs_of_scales(&scales);
             for j in 0..N {
                 let record = y.columns[j].add(l * record::BYTES);
-                let mut offset = zero;
-                for (i, &scale) in pairs.iter().enumerate() {
-                    let q = everywhere(record.add(record::SUMS_16 + 4 * i));
-                    offset = _mm256_add_epi32(offset, _mm256_madd_epi16(scale, q));
-                }
+                let offset = sum_of_16s(&pairs, record);
                 let whole = _mm256_sub_epi32(whole[j], _mm256_slli_epi32::<5>(offset));
                 let dy = _mm256_set1_ps(record.add(record::SCALE).cast::<f32>().read());
                 sums[j] = _mm256_fmadd_ps(_mm256_mul_ps(dy, d), _mm256_cvtepi32_ps(whole), sums[j]);

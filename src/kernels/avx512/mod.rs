@@ -3,6 +3,7 @@
 //! As with AVX2 four bytes of each row make a register, which four bytes of a column are multiplied with, the same in all lanes.
 //! VNNI takes weights as unsigned and columns as signed bytes.
 
+mod low_bits;
 mod q4k_q5k;
 mod q6k;
 mod q8_0_q4_0;
@@ -36,6 +37,7 @@ pub(crate) unsafe fn dots<const JOINED: bool>(
                 debug_assert!(false, "floats have kernels of their own");
                 Dots::<WIDEST>::default()
             }
+            _ => low_bits::by_type(ty, group, y),
         }
     }
 }

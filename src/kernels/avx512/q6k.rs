@@ -134,6 +134,40 @@ unsafe fn by_row(x: &[__m512i; 8]) -> __m512i {
     }
 }
 
+/// The scales of 16 values each, signed bytes, four of a row in a register: two in the words of a lane.
+///
+/// # Safety
+/// The CPU has AVX-512 F and BW.
+#[inline(always)]
+pub(super) unsafe fn pairs_of_scales(scales: &[__m512i; 4]) -> [__m512i; 8] {
+    let mut pairs = [scales[0]; 8];
+    for (i, both) in pairs.iter_mut().enumerate() {
+        let (scales, at) = (scales[i / 2], i as i32 % 2 * 2);
+        // SAFETY: the caller's.
+        *both = unsafe {
+            let [even, odd] = [signed_byte_of_lane(scales, at), signed_byte_of_lane(scales, at + 1)];
+            _mm512_mask_blend_epi16(0xaaaa_aaaa, even, _mm512_slli_epi32::<16>(odd))
+        };
+    }
+    pairs
+}
+
+/// The sums of 16 quants of a column's record times what stands beside them in `scales`, two at a time.
+///
+/// # Safety
+/// The record can be read; the CPU has AVX-512 F and VNNI.
+#[inline(always)]
+pub(super) unsafe fn sum_of_16s(scales: &[__m512i; 8], record: *const u8) -> __m512i {
+    // SAFETY: the caller's.
+    unsafe {
+        let mut sum = _mm512_setzero_si512();
+        for (i, &scale) in scales.iter().enumerate() {
+            sum = _mm512_dpwssd_epi32(sum, scale, everywhere(record.add(record::SUMS_16 + 4 * i)));
+        }
+        sum
+    }
+}
+
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn kernel<const N: usize, const JOINED: bool>(group: &RowGroup<WIDEST>, y: &ColumnTile) -> Dots<WIDEST> {
@@ -177,18 +211,10 @@ unsafe fn kernel<const N: usize, const JOINED: bool>(group: &RowGroup<WIDEST>, y
                 }
             }
             let d = halves::<JOINED>(&blocks, q6k::SCALE);
-            let mut pairs = [zero; 8];
-            for (i, both) in pairs.iter_mut().enumerate() {
-                let at = i as i32 % 2 * 2;
-                let [even, odd] = [signed_byte_of_lane(scales[i / 2], at), signed_byte_of_lane(scales[i / 2], at + 1)];
-                *both = _mm512_mask_blend_epi16(0xaaaa_aaaa, even, _mm512_slli_epi32::<16>(odd));
-            }
+            let pairs = pairs_of_scales(&scales);
             for j in 0..N {
                 let record = columns[j].add(l * record::BYTES);
-                let mut offset = zero;
-                for (i, &scale) in pairs.iter().enumerate() {
-                    offset = _mm512_dpwssd_epi32(offset, scale, everywhere(record.add(record::SUMS_16 + 4 * i)));
-                }
+                let offset = sum_of_16s(&pairs, record);
                 let whole = _mm512_sub_epi32(whole[j], _mm512_slli_epi32::<5>(offset));
                 let dy = float(record.add(record::SCALE));
                 sums[j] = _mm512_fmadd_ps(_mm512_mul_ps(dy, d), _mm512_cvtepi32_ps(whole), sums[j]);

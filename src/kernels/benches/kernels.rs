@@ -20,7 +20,7 @@ const CACHED: usize = 1 << 20;
 /// Time for one figure, after which no new round begins.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-const TYPES: [WeightType; 11] = [
+const TYPES: [WeightType; 21] = [
     WeightType::Q8_0,
     WeightType::Q4_0,
     WeightType::IQ4NL,
@@ -29,6 +29,16 @@ const TYPES: [WeightType; 11] = [
     WeightType::Q4K,
     WeightType::Q5K,
     WeightType::Q6K,
+    WeightType::Q2K,
+    WeightType::Q3K,
+    WeightType::IQ4XS,
+    WeightType::IQ3XXS,
+    WeightType::IQ3S,
+    WeightType::IQ2XXS,
+    WeightType::IQ2XS,
+    WeightType::IQ2S,
+    WeightType::IQ1S,
+    WeightType::IQ1M,
     WeightType::F16,
     WeightType::BF16,
     WeightType::F32,

@@ -1,6 +1,7 @@
 //! Products with NEON and its dot product of bytes: four weight rows at a time, one in each lane of 128 bits.
 //! A file for each layout of blocks.
 
+pub(crate) mod low_bits;
 pub(crate) mod q4k_q5k;
 pub(crate) mod q6k;
 mod q8_0_q4_0;

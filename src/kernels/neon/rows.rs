@@ -84,7 +84,7 @@ pub(crate) unsafe fn halves(rows: &[*const u8; GROUP], at: usize) -> float32x4_t
 /// As [`sixteen_bytes`], of four bytes.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn words(rows: &[*const u8; GROUP], at: usize) -> uint32x4_t {
+pub(crate) unsafe fn words(rows: &[*const u8; GROUP], at: usize) -> uint32x4_t {
     // SAFETY: four bytes of each row (the caller).
     unsafe {
         let words = vld1q_dup_u32(rows[0].add(at).cast());
