@@ -41,7 +41,7 @@ if zig; then glibc=${GLIBC:-2.17}; else glibc=${GLIBC:-}; fi
 built=${PROGRAMS:-${CARGO_TARGET_DIR:-target}/$target/dist}
 
 build() {
-    local arguments=(-p nextn-programs -p nextn-tune --profile dist --locked --features nextn-programs/portable --bins)
+    local arguments=(-p nextn -p nextn-tune --profile dist --locked --features nextn/portable --bins)
     if [ "$system" = windows ]; then
         . scripts/mingw.sh
         command -v "$CXX_x86_64_pc_windows_gnu" >/dev/null || stop "missing: $CXX_x86_64_pc_windows_gnu (g++-mingw-w64-x86-64-posix)"

@@ -29,7 +29,7 @@ if [ -z "${PROGRAMS:-}" ]; then
         export RUSTC_BOOTSTRAP=1
         own=(-Z build-std=std,panic_unwind,panic_abort)
     fi
-    cargo build --locked --bins -p nextn-programs -p nextn-cli -p nextn-tune --target $target "${own[@]}"
+    cargo build --locked --bins -p nextn -p nextn-cli -p nextn-tune --target $target "${own[@]}"
     PROGRAMS=${CARGO_TARGET_DIR:-target}/$target/debug
 fi
 programs=$(cd "$PROGRAMS" && pwd)

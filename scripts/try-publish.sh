@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Packs every crate that is published, lays them with all that they depend on into a registry in a folder, and installs a
 # program from there as a user would, without a network; then the program answers with the model inside.
-#   scripts/try-publish.sh [CRATE] [-- OPTION..]    CRATE: nextn-programs if not given. OPTION: of cargo install, as --debug
+#   scripts/try-publish.sh [CRATE] [-- OPTION..]    CRATE: nextn if not given. OPTION: of cargo install, as --debug
 # PACKAGES   a folder of .crate files that were packed before; they are packed afresh if not set
 # WORK       where packages, registry and what is built lie: target/try-publish if not set
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stop() { echo "try-publish: $1" >&2; exit 1; }
-crate=nextn-programs
+crate=nextn
 case ${1:-} in '' | --) ;; *) crate=$1 && shift ;; esac
 [ "${1:-}" != -- ] || shift
 work=${WORK:-target/try-publish}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds an archive to what `cargo binstall` will look for: binstall.py ARCHIVE, run in the repository's root.
 
-Package `nextn-programs` says in its metadata where a release's archives and the programs in them lie. Ends with 1 where the
+Package `nextn` says in its metadata where a release's archives and the programs in them lie. Ends with 1 where the
 archive has another name, or lacks a program. Fetches nothing, and does not run cargo-binstall.
 """
 
@@ -17,7 +17,7 @@ def main():
     archive = pathlib.Path(sys.argv[1])
     command = ["cargo", "metadata", "--locked", "--no-deps", "--format-version", "1"]
     packages = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["packages"]
-    package = next(p for p in packages if p["name"] == "nextn-programs")
+    package = next(p for p in packages if p["name"] == "nextn")
     said = package["metadata"]["binstall"]
     name = re.fullmatch(rf"nextn-{re.escape(package['version'])}-(.+)\.tar\.gz", archive.name)
     if not name:

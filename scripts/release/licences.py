@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 # Packages whose programs an archive has (scripts/release.sh).
-PROGRAMS = ("nextn-programs", "nextn-tune")
+PROGRAMS = ("nextn", "nextn-tune")
 NAMES = re.compile(r"^(licen[cs]e|copying|copyright|notice|unlicense)", re.IGNORECASE)
 
 

@@ -1,5 +1,7 @@
 //! `nextn` the library: open a model, ask it, read the reply as it comes. The crates below are here under their names.
 //!
+//! `nextn = { version = "0.1", default-features = false }` in `Cargo.toml` leaves out the programs, which the package brings too.
+//!
 //! ```no_run
 //! use nextn::{Conversation, Delta, ModelOptions};
 //!

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::none;
 
-/// What the library hands on: no terminal, no HTTP.
+/// What the library hands on, and all that `nextn` is built with where it is built without programs: no terminal, no HTTP.
 const ALL_OF_THE_LIBRARY: &[&str] = &[
     "nextn-constrain",
     "nextn-convert",
@@ -105,7 +105,7 @@ const FLOORS: &[(&str, &[&str])] = &[
             "nextn-text",
         ],
     ),
-    ("nextn-programs", &["nextn-bench", "nextn-cli", "nextn-extract", "nextn-ggml", "nextn-program", "nextn-server"]),
+    ("nextn (optional)", &["nextn-bench", "nextn-cli", "nextn-extract", "nextn-program", "nextn-server"]),
 ];
 
 #[test]
@@ -150,7 +150,8 @@ fn skipped(used: &BTreeMap<String, Vec<String>>) -> Vec<String> {
     found
 }
 
-/// The crates of the workspace, each with those of ours that it is built with (development dependencies left out).
+/// The crates of the workspace, each with those of ours that it is built with (development dependencies left out). Those that
+/// only a feature brings in stand under `NAME (optional)`.
 fn used() -> BTreeMap<String, Vec<String>> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -161,9 +162,15 @@ fn used() -> BTreeMap<String, Vec<String>> {
     let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata gives JSON");
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let crates = list(&metadata["packages"]).into_iter().map(|package| {
-        let ours = list(&package["dependencies"]).into_iter().filter(|d| !d["path"].is_null() && d["kind"] != "dev");
-        (text(&package["name"]), ours.map(|d| text(&d["name"])).collect())
-    });
-    crates.collect()
+    let mut crates = BTreeMap::<String, Vec<String>>::new();
+    for package in list(&metadata["packages"]) {
+        let name = text(&package["name"]);
+        crates.entry(name.clone()).or_default();
+        let dependencies = list(&package["dependencies"]);
+        for ours in dependencies.iter().filter(|d| !d["path"].is_null() && d["kind"] != "dev") {
+            let by = if ours["optional"] == true { format!("{name} (optional)") } else { name.clone() };
+            crates.entry(by).or_default().push(text(&ours["name"]));
+        }
+    }
+    crates
 }

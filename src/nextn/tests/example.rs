@@ -7,7 +7,7 @@ use std::process::Command;
 fn the_example_answers() {
     let programs =
         std::env::current_exe().expect("this program").parent().and_then(Path::parent).expect("target").to_owned();
-    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/pocket-q4_k_m.gguf");
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/pocket-q4_k_m.gguf");
     let example = programs.join("examples").join("chat").with_extension(std::env::consts::EXE_EXTENSION);
     let output = Command::new(example)
         .arg(model)
