@@ -2,7 +2,7 @@
 """Holds an archive to what `cargo binstall` will look for: binstall.py ARCHIVE, run in the repository's root.
 
 Package `nextn` says in its metadata where a release's archives and the programs in them lie. Ends with 1 where the
-archive has another name, or lacks a program. Fetches nothing, and does not run cargo-binstall.
+archive has another name, or lacks a program. Fetches nothing; scripts/try-binstall.sh runs cargo-binstall.
 """
 
 import json
