@@ -3,7 +3,7 @@
 #   .\install.ps1                              into %LOCALAPPDATA%\Programs\nextn
 #   .\install.ps1 -Prefix C:\tools\nextn       elsewhere
 #   .\install.ps1 -From FOLDER|URL             from a folder, or another address, that holds a release's files
-#   .\install.ps1 -Remove                      takes it away
+#   .\install.ps1 -Remove                      takes away what it installed
 #
 # The archive is held to the release's SHA256SUMS before it is unpacked.
 [CmdletBinding()]
@@ -16,16 +16,31 @@ $ErrorActionPreference = 'Stop'
 $ProgressPreference = 'SilentlyContinue'
 Set-StrictMode -Version 2
 
+# Of a relative folder, which would not do in PATH, too.
+$Prefix = $ExecutionContext.SessionState.Path.GetUnresolvedProviderPathFromPSPath($Prefix)
 $bin = Join-Path $Prefix 'bin'
+$doc = Join-Path $Prefix 'doc'
+$list = Join-Path $doc 'FILES'
 
 function Set-UserPath([scriptblock]$change) {
     $parts = @([Environment]::GetEnvironmentVariable('Path', 'User') -split ';' | Where-Object { $_ })
     [Environment]::SetEnvironmentVariable('Path', ((& $change $parts) -join ';'), 'User')
 }
 
+# Of earlier files those that are still there.
+function Remove-Files([string[]]$names) {
+    $paths = $names | ForEach-Object { Join-Path $Prefix $_ } | Where-Object { Test-Path -LiteralPath $_ }
+    foreach ($path in $paths) { Remove-Item -Force -LiteralPath $path }
+}
+
 if ($Remove) {
-    if (-not (Test-Path (Join-Path $bin 'nextn-cli.exe'))) { throw "nextn is not installed in $Prefix" }
-    Remove-Item -Recurse -Force $Prefix
+    if (-not (Test-Path -LiteralPath $list)) { throw "nothing was installed by this script in $Prefix" }
+    Remove-Files (Get-Content -LiteralPath $list)
+    Remove-Item -Force -LiteralPath $list
+    # Folders stay where anything else is in them.
+    foreach ($folder in $bin, $doc, $Prefix) {
+        if ((Test-Path -LiteralPath $folder) -and -not (Get-ChildItem -Force -LiteralPath $folder)) { Remove-Item -LiteralPath $folder }
+    }
     Set-UserPath { param($parts) $parts | Where-Object { $_ -ne $bin } }
     Write-Output "removed from $Prefix"
     return
@@ -63,6 +78,13 @@ try {
     if ($LASTEXITCODE -ne 0) { throw "the programs do not run here: $version" }
     New-Item -ItemType Directory -Force $Prefix | Out-Null
     Copy-Item -Recurse -Force (Join-Path $tree '*') $Prefix
+    $files = @(Get-ChildItem -LiteralPath $tree -Recurse -File -Name)
+    # What an earlier version had and this one has not goes.
+    if (Test-Path -LiteralPath $list) {
+        $old = @(Get-Content -LiteralPath $list | Where-Object { $_ -notin $files })
+        if ($old) { Remove-Files $old }
+    }
+    Set-Content -LiteralPath $list $files
     Set-UserPath { param($parts) @($parts | Where-Object { $_ -ne $bin }) + $bin }
     Write-Output @($version)[0]
     Write-Output "installed in $Prefix; open a new terminal, where it is in PATH"
