@@ -80,6 +80,7 @@ prepare_cuda() {
     local pairs k v chosen
     mapfile -t pairs < <(list_of CUDA_CACHES)
     mapfile -t device < <(list_of CUDA_FLAGS)
+    # shellcheck disable=SC2054 # The commas are nvcc's.
     device+=("${targets[@]}" "-DGGML_CUDA_FA_QUANTS=\"$(IFS=,; echo "${pairs[*]}")\"" -Xcompiler -fPIC,-fvisibility=hidden -w)
     for k in $(list_of CUDA_CACHE_TYPES); do
         for v in $(list_of CUDA_CACHE_TYPES); do
@@ -199,6 +200,7 @@ echo '{ global: ggml_backend_init; ggml_backend_score; ggml_version; ggml_log_se
 mkdir -p "$out"
 library=$out/libggml-$backend.so
 flags=("--version-script=$work/exports" -Bsymbolic -z defs --gc-sections)
+# shellcheck disable=SC2046 # Lists of flags.
 if [ "$backend" = cuda ]; then
     "$nvcc" -shared "${targets[@]}" -cudart static "$work"/*.o -o "$library" "${libraries[@]}" -lcublas -lcuda \
         $(printf -- '-Xlinker %s ' "${flags[@]}") -lpthread -ldl -lm

@@ -24,7 +24,7 @@
 # Needs bash, and curl for `sampled`. Ends with a status other than 0 if a command failed; what it said is in the page.
 set -uo pipefail
 usage() { sed -n '2,28s/^# \{0,1\}//p' "$0" >&2; exit 2; }
-bin=target/release models=. shapes="27b 35b-a3b" type=q4_k rounds=3 out=/dev/stdout llama= llama_args="-ngl 99 -fa on -np 1" parts=()
+bin=target/release models=. shapes="27b 35b-a3b" type=q4_k rounds=3 out=/dev/stdout llama='' llama_args="-ngl 99 -fa on -np 1" parts=()
 while [ $# -gt 0 ]; do
     case $1 in
     --bin | --models | --shapes | --type | --rounds | --out | --llama | --llama-args)

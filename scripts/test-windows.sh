@@ -27,6 +27,7 @@ if [ -z "${PROGRAMS:-}" ]; then
     if [ ! -d "$sysroot/lib/rustlib/$target/lib" ]; then
         [ -d "$sysroot/lib/rustlib/src/rust/library" ] || stop "missing: rustup target add $target, or rust-src"
         export RUSTC_BOOTSTRAP=1
+        # shellcheck disable=SC2054 # The commas are cargo's.
         own=(-Z build-std=std,panic_unwind,panic_abort)
     fi
     cargo build --locked --bins -p nextn -p nextn-cli -p nextn-tune --target $target "${own[@]}"

@@ -12,7 +12,7 @@ crate=nextn
 case ${1:-} in '' | --) ;; *) crate=$1 && shift ;; esac
 [ "${1:-}" != -- ] || shift
 work=${WORK:-target/try-publish}
-rm -rf "$work"/{packages,registry,home,installed} && mkdir -p "$work"/{registry,home}
+rm -rf "${work:?}"/{packages,registry,home,installed} && mkdir -p "$work"/{registry,home}
 work=$(cd "$work" && pwd)
 
 packages=${PACKAGES:-}
