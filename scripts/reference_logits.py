@@ -5,7 +5,7 @@
   reference_logits.py verify --server LLAMA_SERVER OUT_DIR [name ...]
 
 `make` writes OUT_DIR/<arch>/<name>.gguf, .json and .f32 for every name (all by default: qwen3, qwen3moe, llama, llama3-rope);
-the model is packed (zlib, .gguf.z).
+the model is packed (.gguf.z4: zlib of every fourth byte, then of those behind them, and so on).
 `verify` starts llama.cpp's server on every file, unpacked in a folder of its own, asks for the greedy text of each sequence, and compares tokens and probabilities.
 
 Needs the Python packages torch, transformers, numpy and gguf (`verify`: none). The same versions give the same files.
@@ -300,10 +300,11 @@ def make(a):
 
 def packed(path):
     """Packs the model of `path`; the end of the new name."""
-    with open(path + ".gguf", "rb") as f, open(path + ".gguf.z", "wb") as z:
-        z.write(zlib.compress(f.read(), 9))
+    with open(path + ".gguf", "rb") as f, open(path + ".gguf.z4", "wb") as z:
+        data = f.read()
+        z.write(zlib.compress(b"".join(data[first::4] for first in range(4)), 9))
     os.remove(path + ".gguf")
-    return ".gguf.z"
+    return ".gguf.z4"
 
 
 def unpacked(path, folder):
@@ -311,8 +312,14 @@ def unpacked(path, folder):
     if os.path.exists(path + ".gguf"):
         return path + ".gguf"
     out = os.path.join(folder, os.path.basename(path) + ".gguf")
-    with open(path + ".gguf.z", "rb") as z, open(out, "wb") as f:
-        f.write(zlib.decompress(z.read()))
+    with open(path + ".gguf.z4", "rb") as z, open(out, "wb") as f:
+        data, at = zlib.decompress(z.read()), 0
+        whole = bytearray(len(data))
+        for first in range(4):
+            n = len(range(first, len(data), 4))
+            whole[first::4] = data[at:at + n]
+            at += n
+        f.write(whole)
     return out
 
 

@@ -43,17 +43,19 @@ BASES = [
 
 def unpacked(path, work):
     """A file of the repository, which may be packed as tests/golden/oracle/pack.py does it."""
-    for end in ("", ".z", ".z2"):
+    for end in ("", ".z", ".z2", ".z4"):
         packed = path.with_name(path.name + end)
         if not packed.exists():
             continue
         if not end:
             return packed
         data = zlib.decompress(packed.read_bytes())
-        if end == ".z2":
-            whole = bytearray(len(data))
-            half = (len(data) + 1) // 2
-            whole[0::2], whole[1::2] = data[:half], data[half:]
+        if end > ".z":
+            stride, at, whole = int(end[2:]), 0, bytearray(len(data))
+            for first in range(stride):
+                n = len(range(first, len(data), stride))
+                whole[first::stride] = data[at:at + n]
+                at += n
             data = bytes(whole)
         (work / path.name).write_bytes(data)
         return work / path.name

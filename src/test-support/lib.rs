@@ -14,7 +14,7 @@ pub use fake_hub::{Asked, COMMIT, FakeFile, FakeHub, sha256};
 pub use grammars::{allowed_ids, may_end, takes_tokens, write};
 pub use models::{
     Prompt, argmax, chat, config, drafting, engine, greedy, greedy_exactly, head, open_pocket, own_pocket, plain_loop,
-    pocket, pocket_moe, question, slot_bytes, some_tokens, spawn, tiny, user,
+    pocket, pocket_moe, question, slot_bytes, some_tokens, spawn, tiny, unpacked, user,
 };
 pub use proposers::{Liar, MAX_DEPTH, Script, Tally, Watched, every_draft};
 pub use random::Random;

@@ -22,15 +22,31 @@ fn open(path: &str) -> Arc<Model> {
 
 fn open_own(path: &str) -> Arc<Model> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
-    let path = if path.exists() { path } else { unpacked(&path) };
+    let path = if path.exists() { path } else { unpacked_beside(&path) };
     Model::open(&path, &LoadOptions::default()).expect("a model of the repository")
 }
 
+/// What a packed file of the repository holds: zlib, of `.z2` and `.z4` of every second and every fourth byte, then of those behind
+/// them, and so on. Exponents side by side are packed best.
+pub fn unpacked(path: &Path) -> Vec<u8> {
+    let packed = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let bytes = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("zlib data");
+    let stride = match path.extension().and_then(|end| end.to_str()) {
+        Some("z4") => 4,
+        Some("z2") => 2,
+        _ => 1,
+    };
+    let (mut whole, mut rest) = (vec![0; bytes.len()], bytes.into_iter());
+    for first in 0..stride {
+        whole.iter_mut().skip(first).step_by(stride).zip(&mut rest).for_each(|(to, byte)| *to = byte);
+    }
+    whole
+}
+
 /// A packed file of the repository as a file beside the test's program, where it stays for the next one.
-fn unpacked(path: &Path) -> PathBuf {
-    let packed = path.with_added_extension("z");
-    let packed = std::fs::read(&packed).unwrap_or_else(|e| panic!("{}: {e}", packed.display()));
-    let whole = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("zlib data");
+fn unpacked_beside(path: &Path) -> PathBuf {
+    let mut packed = ["z4", "z2", "z"].map(|end| path.with_added_extension(end)).into_iter();
+    let whole = unpacked(&packed.find(|path| path.exists()).unwrap_or_else(|| panic!("{}: not there", path.display())));
     let program = std::env::current_exe().expect("a test's program has a path");
     let to = program.with_file_name(path.file_name().expect("a file"));
     if std::fs::read(&to).is_ok_and(|there| there == whole) {

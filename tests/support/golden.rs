@@ -65,7 +65,7 @@ impl Golden {
     pub fn oracle(name: &str) -> Golden {
         let dir = folder().join("oracle");
         let json = unpacked(&dir.join(format!("{name}.json.z")));
-        Self::new(&json, &unpacked(&dir.join(format!("{name}.f32.z"))))
+        Self::new(&json, &unpacked(&dir.join(format!("{name}.f32.z4"))))
     }
 
     /// One of `tests/golden/<folder>`, by name.
@@ -195,9 +195,9 @@ pub fn oracle_bytes(name: &str) -> Vec<u8> {
     packed(&folder().join("oracle").join(format!("{name}.gguf")))
 }
 
-/// The bytes of a model that is packed in one of two ways.
+/// The bytes of a packed model.
 fn packed(path: &Path) -> Vec<u8> {
-    let packed = ["gguf.z2", "gguf.z"].map(|end| path.with_extension(end));
+    let packed = ["gguf.z4", "gguf.z2", "gguf.z"].map(|end| path.with_extension(end));
     unpacked(packed.iter().find(|path| path.exists()).unwrap_or_else(|| panic!("{}: not there", path.display())))
 }
 
@@ -212,15 +212,7 @@ pub fn folder() -> PathBuf {
 
 /// Undoes `pack.py`.
 pub fn unpacked(path: &Path) -> Vec<u8> {
-    let packed = std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    let bytes = miniz_oxide::inflate::decompress_to_vec_zlib(&packed).expect("zlib data");
-    if path.extension().is_some_and(|end| end == "z2") {
-        let (even, odd) = bytes.split_at(bytes.len().div_ceil(2));
-        let mut whole: Vec<u8> = even.iter().zip(odd).flat_map(|(&a, &b)| [a, b]).collect();
-        whole.extend(even.get(odd.len()));
-        return whole;
-    }
-    bytes
+    test_support::unpacked(path)
 }
 
 /// The same file with every BF16 tensor as F32, which holds the same values.

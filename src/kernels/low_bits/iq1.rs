@@ -1,7 +1,8 @@
 //! `IQ1S` and `IQ1M`: every eight values are an entry of a grid of -1, 0 and 1, and an eighth more or less. Values here are eight
 //! times that.
 
-use super::{Head, Layout, Register, bytes, grids, odd_scales, thirty_two_bytes};
+use super::grids;
+use super::layout::{Head, Layout, Register, bytes, odd_scales, thirty_two_bytes};
 use crate::dispatch::each;
 use crate::weight_type::WeightType;
 

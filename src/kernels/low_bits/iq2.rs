@@ -1,7 +1,9 @@
 //! `IQ2XXS`, `IQ2XS` and `IQ2S`: every eight values are an entry of a grid, with signs beside it.
 
-use super::iq3::{four_times_seven, scales_above};
-use super::{Head, Layout, Register, bytes, eight_signs, grids, signed, thirty_two_bytes};
+use super::grids;
+use super::layout::{
+    Head, Layout, Register, bytes, eight_signs, four_times_seven, scales_above, signed, thirty_two_bytes,
+};
 use crate::dispatch::each;
 use crate::weight_type::WeightType;
 

@@ -1,6 +1,7 @@
 //! `IQ3XXS` and `IQ3S`: every four values are an entry of a grid, with signs beside it; a scale for 32 values.
 
-use super::{Head, Layout, Register, eight_signs, grids, odd_scales, signed, thirty_two_bytes};
+use super::grids;
+use super::layout::{Head, Layout, Register, four_times_seven, odd_scales, scales_above, signed, thirty_two_bytes};
 use crate::dispatch::each;
 use crate::weight_type::WeightType;
 
@@ -53,40 +54,6 @@ impl<R: Register> Layout<R> for Iq3Xxs {
         });
         w
     }
-}
-
-/// Scales in the upper four bits of words, of 32 values each.
-///
-/// # Safety
-/// As [`Register`].
-#[inline(always)]
-pub(super) unsafe fn scales_above<R: Register>(words: &[R; 8]) -> [R; 4] {
-    let mut scales = [words[0]; 4];
-    for (i, scale) in scales.iter_mut().enumerate() {
-        // SAFETY: the caller's.
-        *scale = unsafe {
-            let high = words[2 * i + 1].right(12).and(R::every(15 << 16));
-            odd_scales(words[2 * i].right(28).or(high))
-        };
-    }
-    scales
-}
-
-/// The signs in the lower 28 bits of words, seven for each eight values.
-///
-/// # Safety
-/// As [`Register`].
-#[inline(always)]
-pub(super) unsafe fn four_times_seven<R: Register>(words: &[R; 8]) -> [R; 8] {
-    let mut signs = *words;
-    for signs in &mut signs {
-        // SAFETY: the caller's.
-        *signs = unsafe {
-            let part = |n: usize| signs.left(n).and(R::every(0x7f << (8 * n)));
-            eight_signs(part(0).or(part(1)).or(part(2).or(part(3))))
-        };
-    }
-    signs
 }
 
 /// Numbers of entries in bytes, a ninth bit and signs apart; scales in nibbles.

@@ -1,6 +1,6 @@
 //! `IQ4XS`: nibbles that choose among [`iq4nl::VALUES`], 16 bytes for 32 values, with a scale of six bits, less 32.
 
-use super::{Head, Layout, Register, bytes};
+use super::layout::{Head, Layout, Register, bytes};
 use crate::weight_type::{WeightType, iq4nl};
 
 /// See above.

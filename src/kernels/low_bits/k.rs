@@ -1,6 +1,6 @@
 //! `Q2K` and `Q3K`: pairs of bits, four values a byte, 32 bytes for 128 values.
 
-use super::{Head, Layout, Register, bytes, thirty_two_bytes};
+use super::layout::{Head, Layout, Register, bytes, thirty_two_bytes};
 use crate::weight_type::WeightType;
 
 /// A scale and a minimum of four bits each for 16 values.

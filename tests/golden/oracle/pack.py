@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Packs models and references of the oracle for the tests: pack.py ORACLE_PUBLIC_DIR OUT_DIR
 
-Standard library only. Files end in .z (zlib), or in .z2 (zlib of the bytes at even places, then of those at odd ones: the exponents
-of 16-bit floats lie together, which saves an eighth more). Of a reference, this is kept: token ids, the top 8 of every position, full
+Standard library only. Files end in .z (zlib), in .z2 (zlib of the bytes at even places, then of those at odd ones: the exponents
+of 16-bit floats lie together, which saves an eighth more), or in .z4 (likewise of every fourth byte, for floats of 32 bits). Of a reference, this is kept: token ids, the top 8 of every position, full
 logits of the last one, hidden rows, greedy text, and the NextN drafts without their full rows. The .f32 files are cut accordingly.
 """
 import array, hashlib, json, os, struct, sys, zlib
@@ -75,7 +75,7 @@ def manifest(path):
 
 def main(public, out):
     def put(name, data, stride=1):
-        with open(os.path.join(out, name + (".z" if stride == 1 else ".z2")), "wb") as f:
+        with open(os.path.join(out, name + {1: ".z", 2: ".z2", 4: ".z4"}[stride]), "wb") as f:
             f.write(zlib.compress(b"".join(data[i::stride] for i in range(stride)), 9))
 
     for name, stride in MODELS.items():
@@ -95,7 +95,7 @@ def main(public, out):
         path = lambda file: os.path.join(public, "hf-" + name, file)
         lists_of["sha256"] = {file: hashlib.sha256(open(path(file), "rb").read()).hexdigest() for file in sum(sums, [])}
     put("hf-weights.json", json.dumps(lists, separators=(",", ":")).encode())
-    put("hf-small", b"".join(small for _, small in found.values()))
+    put("hf-small", b"".join(small for _, small in found.values()), 2)
     put(MANIFEST + ".manifest.json", json.dumps(manifest(os.path.join(public, MANIFEST + ".gguf")), separators=(",", ":")).encode())
     for name in STRICT + OTHERS:
         path = os.path.join(public, "goldens", name)
@@ -119,7 +119,7 @@ def main(public, out):
         j["blob_floats"] = len(kept)
         j.pop("layers", None)
         put(name + ".json", json.dumps(j, separators=(",", ":")).encode())
-        put(name + ".f32", kept.tobytes())
+        put(name + ".f32", kept.tobytes(), 4)
 
 
 if __name__ == "__main__":

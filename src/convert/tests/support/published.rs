@@ -52,7 +52,7 @@ pub fn sha256(bytes: &[u8]) -> String {
 /// A file is not the published one.
 pub fn write(name: &str, folder: &Path) -> Vec<u8> {
     let lists: BTreeMap<String, Published> = serde_json::from_slice(&unpacked("hf-weights.json.z")).unwrap();
-    let small = unpacked("hf-small.z");
+    let small = unpacked("hf-small.z2");
     let mut small = &small[..];
     let oracle = Oracle::open(name);
     // The packed weights of one checkpoint follow those of the other.
