@@ -122,9 +122,12 @@ int32_t new_group(int32_t n, const ggml_backend_dev_t * devices) {
 }
 
 void free_group(int32_t number) {
+    // It goes when nobody is kept from the list any more: giving memory back waits for GPUs, which may compute for another group, of
+    // which a rank has yet to find its part.
+    std::unique_ptr<group> last;
     const std::lock_guard<std::mutex> guard(groups_lock);
     if (number >= 0 && size_t(number) < groups.size()) {
-        groups[number].reset();
+        last = std::move(groups[number]);
     }
 }
 

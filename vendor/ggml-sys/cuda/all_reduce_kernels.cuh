@@ -76,6 +76,11 @@ inline __device__ uint32_t next_round(uint32_t round) {
     return round == UINT32_MAX ? SLOTS : round + 1;
 }
 
+// Where rank `to` reads what rank `from` sent of a round, from number `at` on.
+inline __device__ uint4 * packet_at(const part_in_sum & p, int to, int from, uint32_t round, int64_t at) {
+    return p.all.packets[to] + (int64_t(round % SLOTS) * p.n_ranks + from) * (MOST_AT_ONCE / 2) + at / 2;
+}
+
 // A thread of each rank sends what it has to all others, waits for theirs, and adds up in the order of ranks, so that all have the same
 // bits: N numbers from `at` on, of MOST_AT_ONCE. What others sent is not overwritten before it was read. A thread sends for the next sum
 // of a launch before it has read this one, not before it has read the last one; so what came from it says that it has read what it was
@@ -86,7 +91,7 @@ template <int N> inline __device__ void send_all(const part_in_sum & p, uint32_t
         if (other == p.rank) {
             continue;
         }
-        uint4 * to = p.all.packets[other] + (int64_t(round % SLOTS) * p.n_ranks + p.rank) * (MOST_AT_ONCE / 2) + at / 2;
+        uint4 * to = packet_at(p, other, p.rank, round, at);
 #pragma unroll
         for (int i = 0; i < N; i += 2) {
             send(to + i / 2, own[i], own[i + 1], round);
@@ -101,7 +106,7 @@ template <int N> inline __device__ void receive_all(const part_in_sum & p, uint3
         own[i] = sum[i];
     }
     for (int other = 0; other < p.n_ranks; other++) {
-        const uint4 * from = p.all.packets[p.rank] + (int64_t(round % SLOTS) * p.n_ranks + other) * (MOST_AT_ONCE / 2) + at / 2;
+        const uint4 * from = packet_at(p, p.rank, other, round, at);
 #pragma unroll
         for (int i = 0; i < N; i += 2) {
             const float2 v = other == p.rank ? make_float2(own[i], own[i + 1]) : receive(from + i / 2, round);
@@ -195,7 +200,7 @@ static __global__ void __launch_bounds__(THREADS_OF_SUMS) gather_rows(const floa
         }
         for (int other = 0; here < n && other < p.n_ranks; other++) {
             if (other != p.rank) {
-                const uint4 * from = p.all.packets[p.rank] + (int64_t(round % SLOTS) * p.n_ranks + other) * (MOST_AT_ONCE / 2) + at / 2;
+                const uint4 * from = packet_at(p, p.rank, other, round, at);
                 const float2 a = receive(from, round), b = receive(from + 1, round);
                 const float v[4] = { a.x, a.y, b.x, b.y };
                 put(here, other, v);

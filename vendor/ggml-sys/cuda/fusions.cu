@@ -251,6 +251,16 @@ struct sum_match {
     norm_match norm;    // of dst, if its last node is not 0
 };
 
+// The norm of a sum, where it follows.
+template <typename sum_of> void match_norm_behind(const ggml_cgraph * graph, sum_of & m) {
+    const int i = next_of(graph, m.last);
+    norm_match norm;
+    if (i < graph->n_nodes && match_norm(graph, i, norm) && !norm.gate && norm.x == m.dst) {
+        m.norm = norm;
+        m.last = norm.last;
+    }
+}
+
 bool match_sum(const ggml_cgraph * graph, int i, sum_match & m) {
     const ggml_tensor * weighted = graph->nodes[i];
     if (!is(weighted, GGML_OP_MUL) || weighted->ne[3] != 1 || weighted->ne[1] < 2 || weighted->ne[2] > MAX_TOKENS) {
@@ -315,12 +325,7 @@ bool match_sum(const ggml_cgraph * graph, int i, sum_match & m) {
     if (!is_rows(m.dst)) {
         return false;
     }
-    const int p = next_of(graph, last);
-    norm_match norm;
-    if (p < graph->n_nodes && match_norm(graph, p, norm) && !norm.gate && norm.x == m.dst) {
-        m.norm = norm;
-        m.last = norm.last;
-    }
+    match_norm_behind(graph, m);
     return true;
 }
 
@@ -381,12 +386,7 @@ bool match_ranks(const ggml_cgraph * graph, int i, ranks_match & m) {
     }
     m.dst = graph->nodes[j];
     m.last = j;
-    const int p = next_of(graph, j);
-    norm_match norm;
-    if (p < graph->n_nodes && match_norm(graph, p, norm) && !norm.gate && norm.x == m.dst) {
-        m.norm = norm;
-        m.last = norm.last;
-    }
+    match_norm_behind(graph, m);
     return true;
 }
 
@@ -582,6 +582,11 @@ int rotated_with_others(ggml_backend_cuda_context & ctx, const ggml_cgraph * gra
     return 1;
 }
 
+// A sum can be computed in the place of its last node, and with it the norm behind it, if there is one.
+bool are_safe(const ggml_cgraph * graph, int i, int last, const ggml_tensor * sum, const norm_match & norm) {
+    return is_safe(graph, i, last, sum, true) && (norm.last == 0 || (are_apart(sum, norm.dst) && is_safe(graph, i, last, norm.dst, false)));
+}
+
 }  // namespace
 
 int fused(ggml_backend_cuda_context & ctx, ggml_cgraph * graph, int i) {
@@ -598,15 +603,11 @@ int fused(ggml_backend_cuda_context & ctx, ggml_cgraph * graph, int i) {
         }
         case GGML_OP_MUL: {
             sum_match m;
-            const bool safe = match_sum(graph, i, m) && is_safe(graph, i, m.last, m.dst, true) &&
-                (m.norm.last == 0 || (are_apart(m.dst, m.norm.dst) && is_safe(graph, i, m.last, m.norm.dst, false)));
-            return safe && compute_sum(ctx, m) ? m.last - i : 0;
+            return match_sum(graph, i, m) && are_safe(graph, i, m.last, m.dst, m.norm) && compute_sum(ctx, m) ? m.last - i : 0;
         }
         case GGML_OP_CUSTOM: {
             ranks_match m;
-            const bool safe = match_ranks(graph, i, m) && is_safe(graph, i, m.last, m.dst, true) &&
-                (m.norm.last == 0 || (are_apart(m.dst, m.norm.dst) && is_safe(graph, i, m.last, m.norm.dst, false)));
-            return safe && compute_ranks(ctx, m) ? m.last - i : 0;
+            return match_ranks(graph, i, m) && are_safe(graph, i, m.last, m.dst, m.norm) && compute_ranks(ctx, m) ? m.last - i : 0;
         }
         case GGML_OP_CONT: {
             gate_match m;
