@@ -19,7 +19,7 @@
 #   sampled   greedy and sampled requests of the server, in turns        parallel  8 and 32 sequences
 #   prompts   512 to 65,536 tokens                                       long      behind 16,384 and 131,072 tokens
 #   cache     types of the KV cache behind 16,384 tokens                 experts   --cpu-moe, with copies of experts and without
-#   memory    memory as counted and as taken                             two       two GPUs by layers and by one alone
+#   memory    memory as counted and as taken                             two       one GPU alone, two by layers and by parts of each
 #   llama     beside llama.cpp's server, in turns: plain, each with its best draft length, prompts of 16,384
 # Needs bash, and curl for `sampled`. Ends with a status other than 0 if a command failed; what it said is in the page.
 set -uo pipefail
@@ -162,7 +162,7 @@ for shape in $shapes; do
             ;;
         memory) run "$bench" memory -m "$model" ;;
         two)
-            for mode in none layer; do
+            for mode in none layer tensor; do
                 run "$bench" speed --no-bandwidth -m "$model" --split-mode "$mode" -p 4096 -n 128 -d 0,3,auto -r "$rounds"
             done
             ;;

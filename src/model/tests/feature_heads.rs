@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::support::{heads, rig, tiny};
+use ggml::Device;
 use heads::FeatureHead;
-use model::{Draft, DraftOutput, DraftVocab, LoadOptions, Model, Pass, PassOutput, Rows, Runner};
+use model::{Draft, DraftOutput, DraftVocab, LoadOptions, Model, Pass, PassOutput, Placement, Rows, Runner, Split};
 use rig::exact;
 use text::TokenId;
 use tiny::{Document, Meta, Rng, Spec};
@@ -16,10 +17,14 @@ const DEPTH: usize = 3;
 const EPS: f32 = 1e-5;
 
 fn open(spec: &Spec, head: &Document) -> Arc<Model> {
+    open_on(spec, head, Placement::default())
+}
+
+fn open_on(spec: &Spec, head: &Document, placement: Placement) -> Arc<Model> {
     let dir = tempfile::TempDir::new().expect("a folder");
     let path = spec.document().write(&dir.path().join("tiny.gguf"));
     let head = head.write(&dir.path().join("head.gguf"));
-    let options = LoadOptions { head: Some(head), ..LoadOptions::default() };
+    let options = LoadOptions { head: Some(head), placement, ..LoadOptions::default() };
     Model::open(&path, &options).expect("a head that fits")
 }
 
@@ -206,25 +211,31 @@ fn draft_logits_are_those_of_a_plain_reference() {
     let mut furthest = 0.0f32;
     for head in [FeatureHead::eagle3(&target), FeatureHead::eagle3_own(&target), FeatureHead::dflash(&target)] {
         let plain = Plain::new(&target, &head);
-        let model = open(&target, &plain.document);
         let mut rng = Rng::new(SEED);
         // The shorter one is filled up beside the longer.
         let sequences = [9, 7].map(|n| {
             let tokens: Vec<u32> = (0..n).map(|_| rng.below(256) as u32).collect();
             (tokens, (0..n * head.n_embd).map(|_| rng.normal()).collect::<Vec<f32>>())
         });
-        let found = drafted(&model, &sequences);
-        for (s, (tokens, hidden)) in sequences.iter().enumerate() {
-            let expected = match head.arch {
-                "eagle3" => plain.chain(tokens, hidden),
-                _ => plain.block(*tokens.last().expect("entries"), hidden),
-            };
-            for (i, expected) in expected.iter().enumerate() {
-                let found_logits = &found.logits[i][s * plain.words.len()..][..plain.words.len()];
-                let difference = found_logits.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-                furthest = furthest.max(difference);
-                assert!(difference < CLOSE, "{} sequence {s} draft token {i}: {difference}", head.arch);
-                assert_eq!(found.tokens[s][i].0, plain.likeliest(expected), "{} sequence {s} token {i}", head.arch);
+        // Alone, and in two shares.
+        for n_shares in [0, 2] {
+            let gpus = vec![Device::cpu().expect("there is one"); n_shares];
+            let split = if n_shares == 0 { Split::default() } else { Split::Tensor };
+            let model = open_on(&target, &plain.document, Placement { gpus, split, ..Placement::default() });
+            assert_eq!(model.n_ranks(), n_shares.max(1));
+            let found = drafted(&model, &sequences);
+            for (s, (tokens, hidden)) in sequences.iter().enumerate() {
+                let expected = match head.arch {
+                    "eagle3" => plain.chain(tokens, hidden),
+                    _ => plain.block(*tokens.last().expect("entries"), hidden),
+                };
+                for (i, expected) in expected.iter().enumerate() {
+                    let found_logits = &found.logits[i][s * plain.words.len()..][..plain.words.len()];
+                    let difference = found_logits.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    furthest = furthest.max(difference);
+                    assert!(difference < CLOSE, "{} sequence {s} draft token {i}: {difference}", head.arch);
+                    assert_eq!(found.tokens[s][i].0, plain.likeliest(expected), "{} sequence {s} token {i}", head.arch);
+                }
             }
         }
     }

@@ -38,7 +38,18 @@ fn hooks_go_into_ggmls_source_and_call_what_we_have() {
     let ggml = source::locate(&pin, env!("GGML_SYS_TARGET")).expect("ggml was compiled before this test");
     let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let list = read(&here.join("cuda/hooks"));
-    let headers = ["few_columns", "copies", "attention", "stores", "gumbel", "mask", "states", "fusions", "all_reduce"];
+    let headers = [
+        "few_columns",
+        "copies",
+        "attention",
+        "stores",
+        "gumbel",
+        "mask",
+        "states",
+        "fusions",
+        "all_reduce",
+        "best_of_row",
+    ];
     let headers = headers.map(|name| format!("{name}.cuh")).map(|name| read(&here.join("cuda").join(name)));
     let files: BTreeSet<&str> = list.lines().filter_map(|hook| hook.split('|').next()).collect();
     assert_eq!(files.len(), 5, "{list}");
