@@ -125,19 +125,7 @@ impl WeightType {
 
     /// Blocks of 256 values of one to four bits ([`crate::low_bits`]).
     pub(crate) fn is_low_bit(self) -> bool {
-        matches!(
-            self,
-            Self::Q2K
-                | Self::Q3K
-                | Self::IQ4XS
-                | Self::IQ3XXS
-                | Self::IQ3S
-                | Self::IQ2XXS
-                | Self::IQ2XS
-                | Self::IQ2S
-                | Self::IQ1S
-                | Self::IQ1M
-        )
+        self.format() == ActivationFormat::Q8K && !matches!(self, Self::Q4K | Self::Q5K | Self::Q6K)
     }
 
     /// What its products make of activations.
