@@ -421,7 +421,9 @@ fn what_was_measured_of_drafts_is_kept_where_it_is_said_and_changes_no_text() {
     let place = folder.path().join("calibration");
     let kept_in = |folder: &Path| {
         let folder = folder.to_str().expect("UTF-8");
-        run(&["--temp", "0", "-t", "1", "-n", "80", "-p", "Tell me a story.", "--calibration", folder])
+        // Tokens enough for a file, however many of them each step accepts.
+        let long = ["--temp", "0", "-t", "1", "-n", "400", "--ignore-eos", "-p", "Tell me a story."];
+        run(&[&long[..], &["--calibration", folder]].concat())
     };
     let first = kept_in(&place);
     assert_eq!(code(&first), 0, "{}", text(&first.stderr));
