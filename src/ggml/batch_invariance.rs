@@ -99,7 +99,10 @@ impl BatchInvariance {
 
 /// Types that our kernels serve although ggml has no tiles for them on 64-bit ARM.
 fn dot_products_alone(raw: sys::ggml_type) -> bool {
-    matches!(raw, sys::GGML_TYPE_IQ4_NL | sys::GGML_TYPE_Q5_0 | sys::GGML_TYPE_MXFP4)
+    matches!(
+        raw,
+        sys::GGML_TYPE_IQ4_NL | sys::GGML_TYPE_Q5_0 | sys::GGML_TYPE_Q4_1 | sys::GGML_TYPE_Q5_1 | sys::GGML_TYPE_MXFP4
+    )
 }
 
 /// The width of a type among others in a file.

@@ -8,6 +8,8 @@ macro_rules! by_weight_type {
             WeightType::Q4_0 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::NIBBLES }>($group, $y),
             WeightType::IQ4NL => q8_0_q4_0::dots::<{ $crate::weight_type::quants::CHOICES }>($group, $y),
             WeightType::Q5_0 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::FIVES }>($group, $y),
+            WeightType::Q4_1 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::NIBBLES_FROM }>($group, $y),
+            WeightType::Q5_1 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::FIVES_FROM }>($group, $y),
             WeightType::MXFP4 => q8_0_q4_0::dots::<{ $crate::weight_type::quants::POWERS }>($group, $y),
             WeightType::Q4K => q4k_q5k::dots::<false>($group, $y),
             WeightType::Q5K => q4k_q5k::dots::<true>($group, $y),

@@ -190,7 +190,7 @@ pub(crate) unsafe fn on_thread(
             unsafe { rows_times_tile(isa, &this, mine.clone(), row_bytes, &tile, &to, prefetch) };
         }
         // SAFETY: every thread has quantised its columns: a node before this one did, which ended with a barrier.
-        if unsafe { x.any_has_minus_128() } {
+        if this.ty.leaves_minus_128() && unsafe { x.any_has_minus_128() } {
             for route in routes {
                 // SAFETY: as for `rows_times_tile` above; the column was quantised.
                 unsafe { redo_by_ggml(&this, x, route.from as usize, to(route), mine.clone()) };

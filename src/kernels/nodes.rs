@@ -16,7 +16,7 @@ use crate::weight_type::{ActivationFormat, WeightType};
 /// What ggml's threads call for a custom node: the node, which thread, of how many, nothing.
 pub type NodeFn = unsafe extern "C" fn(*mut sys::ggml_tensor, c_int, c_int, *mut c_void);
 
-/// `src[0]: [k, ..]` F32, columns at even distances, into `dst` as activations for `Q8_0`, `Q4_0`, `IQ4NL`, `Q5_0` and `MXFP4`.
+/// `src[0]: [k, ..]` F32, columns at even distances, into `dst` as activations in blocks of 32.
 ///
 /// # Safety
 /// The node contract; `dst` has [`Shape::n_bytes`] bytes for these columns.

@@ -101,7 +101,7 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
         all_columns(w, first..last, false);
     }
     // SAFETY: every thread has quantised its columns: a node before this one did, which ended with a barrier.
-    if unsafe { activations.any_has_minus_128() } {
+    if w.ty.leaves_minus_128() && unsafe { activations.any_has_minus_128() } {
         for j in 0..n {
             // SAFETY: as for `rows_times_tile` above; the column was quantised.
             unsafe { redo_by_ggml(w, activations, j, out.data.wrapping_add(j * out.column_floats), mine.clone()) };

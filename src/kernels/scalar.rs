@@ -9,19 +9,19 @@ use crate::floats;
 use crate::isa::Isa;
 use crate::low_bits::scalar::Block;
 use crate::tile::{Dots, RowGroup};
-use crate::weight_type::{WeightType, iq4nl, mxfp4, q4k_q5k, q6k};
+use crate::weight_type::{ActivationFormat, WeightType, iq4nl, mxfp4, q4k_q5k, q6k};
 
 /// # Safety
 /// The tile contract.
 pub(crate) unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Dots {
     let one: unsafe fn(WeightType, *const u8, *const u8, &ColumnTile) -> f32 = match ty {
-        WeightType::Q8_0 | WeightType::Q4_0 | WeightType::IQ4NL | WeightType::Q5_0 | WeightType::MXFP4 => q_0,
-        WeightType::Q4K | WeightType::Q5K => q4_or_q5,
-        WeightType::Q6K => q6,
         WeightType::F32 | WeightType::F16 | WeightType::BF16 => {
             // SAFETY: the tile contract, handed on.
             return unsafe { floats::dots(isa, ty, group, y) };
         }
+        _ if ty.format() == ActivationFormat::Q8_0 => q_0,
+        WeightType::Q4K | WeightType::Q5K => q4_or_q5,
+        WeightType::Q6K => q6,
         // SAFETY: the tile contract, handed on.
         _ => return unsafe { low_bits(ty, group, y) },
     };
@@ -60,17 +60,26 @@ unsafe fn q_0(ty: WeightType, w: *const u8, column: *const u8, y: &ColumnTile) -
             let scale = *column.add(y.scales + 4 * l).cast::<f32>();
             (bytes(w.add(n_bytes * l), n_bytes), bytes(column.add(32 * l), 32), scale)
         };
-        let d = dy * if ty == WeightType::MXFP4 { mxfp4::scale(w[0]) } else { half(w, 0) };
+        let dx = if ty == WeightType::MXFP4 { mxfp4::scale(w[0]) } else { half(w, 0) };
         let nibble = |i: usize| w[n_bytes - 16 + i % 16] >> (i / 16 * 4) & 15;
         let weight = |i: usize| match ty {
             WeightType::Q8_0 => i32::from(w[2 + i] as i8),
             WeightType::IQ4NL => i32::from(iq4nl::VALUES[usize::from(nibble(i))]),
             WeightType::MXFP4 => i32::from(mxfp4::VALUES[usize::from(nibble(i))]),
-            WeightType::Q5_0 => i32::from(nibble(i) | (w[2 + i / 8] >> (i % 8) & 1) << 4) - 16,
+            WeightType::Q5_0 | WeightType::Q5_1 => {
+                i32::from(nibble(i) | (w[n_bytes - 20 + i / 8] >> (i % 8) & 1) << 4) - 16
+            }
             _ => i32::from(nibble(i)) - 8,
         };
-        let value = |i: usize| weight(i) * i32::from(q[i] as i8);
-        sum = d.mul_add((0..32).map(value).sum::<i32>() as f32, sum);
+        let quant = |i: usize| i32::from(q[i] as i8);
+        sum = (dx * dy).mul_add((0..32).map(|i| weight(i) * quant(i)).sum::<i32>() as f32, sum);
+        let less = match ty {
+            WeightType::Q4_1 => 8.0,
+            WeightType::Q5_1 => 16.0,
+            _ => continue,
+        };
+        let min = dx.mul_add(less, half(w, 2));
+        sum = (min * dy).mul_add((0..32).map(quant).sum::<i32>() as f32, sum);
     }
     sum
 }

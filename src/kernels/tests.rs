@@ -10,7 +10,7 @@ use crate::joined::{join_rows, reads};
 use crate::slices::{self, Columns};
 use crate::weight_type::{ActivationFormat, WeightType};
 
-const QUANTISED: [WeightType; 18] = [
+const QUANTISED: [WeightType; 20] = [
     WeightType::Q8_0,
     WeightType::Q4_0,
     WeightType::Q4K,
@@ -19,6 +19,8 @@ const QUANTISED: [WeightType; 18] = [
     WeightType::IQ4NL,
     WeightType::Q5_0,
     WeightType::MXFP4,
+    WeightType::Q4_1,
+    WeightType::Q5_1,
     WeightType::Q2K,
     WeightType::Q3K,
     WeightType::IQ4XS,
@@ -242,7 +244,7 @@ fn tame(ty: WeightType, n_bytes: usize, seed: u32) -> Vec<u8> {
     let at: &[usize] = match ty {
         WeightType::Q8_0 | WeightType::Q4_0 | WeightType::IQ4NL | WeightType::Q5_0 => &[0],
         WeightType::MXFP4 => &[],
-        WeightType::Q4K | WeightType::Q5K => &[0, 2],
+        WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4K | WeightType::Q5K => &[0, 2],
         WeightType::Q6K => &[208],
         WeightType::Q2K => &[80, 82],
         WeightType::Q3K => &[108],
@@ -310,7 +312,7 @@ fn bits_are_those_of_every_other_processor() {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = |x: &[f32]| x.iter().flat_map(|x| x.to_bits().to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, fnv);
     // Seen on x86-64.
-    let wanted: [u64; 21] = [
+    let wanted: [u64; 23] = [
         0xe7d4_01aa_4e6d_f462,
         0x3cbb_7d1e_7350_44d1,
         0xa004_60d8_cbde_cd33,
@@ -319,6 +321,8 @@ fn bits_are_those_of_every_other_processor() {
         0x3aca_3223_6884_ee15,
         0x82a2_0978_a50f_85b2,
         0x3a2c_0388_8b15_7d57,
+        0x552e_5d62_09d2_87be,
+        0x6dd5_799b_9fd6_1894,
         0xf164_c014_6ec9_a1ab,
         0xdb99_d184_f1c0_100e,
         0xc7f1_1c66_d7ff_3e97,
@@ -333,7 +337,7 @@ fn bits_are_those_of_every_other_processor() {
         0x6ba2_781b_0c72_7829,
         0x067d_d5df_37e3_efa3,
     ];
-    let mut seen = [0; 21];
+    let mut seen = [0; 23];
     let mut paths = Isa::available();
     paths.push(Isa::Scalar);
     for isa in paths {

@@ -14,6 +14,10 @@ pub enum WeightType {
     IQ4NL,
     /// 32 values less 16: F16 scale, fifth bits in 4 bytes, 16 bytes of nibbles, the low ones first.
     Q5_0,
+    /// 32 values and a minimum: F16 scale, F16 minimum, 16 bytes of nibbles, the low ones first.
+    Q4_1,
+    /// As `Q4_1`, with fifth bits in 4 bytes before the nibbles.
+    Q5_1,
     /// 32 values out of [`mxfp4::VALUES`]: a power of two as a byte, 16 bytes of nibbles, the low ones first.
     MXFP4,
     /// 256 values: F16 scale, F16 scale of minima, 8 scales and 8 minima of 6 bits in 12 bytes, 128 bytes of nibbles.
@@ -75,6 +79,8 @@ impl WeightType {
             sys::GGML_TYPE_Q4_0 => Self::Q4_0,
             sys::GGML_TYPE_IQ4_NL => Self::IQ4NL,
             sys::GGML_TYPE_Q5_0 => Self::Q5_0,
+            sys::GGML_TYPE_Q4_1 => Self::Q4_1,
+            sys::GGML_TYPE_Q5_1 => Self::Q5_1,
             sys::GGML_TYPE_MXFP4 => Self::MXFP4,
             sys::GGML_TYPE_Q4_K => Self::Q4K,
             sys::GGML_TYPE_Q5_K => Self::Q5K,
@@ -103,6 +109,8 @@ impl WeightType {
             Self::Q4_0 => sys::GGML_TYPE_Q4_0,
             Self::IQ4NL => sys::GGML_TYPE_IQ4_NL,
             Self::Q5_0 => sys::GGML_TYPE_Q5_0,
+            Self::Q4_1 => sys::GGML_TYPE_Q4_1,
+            Self::Q5_1 => sys::GGML_TYPE_Q5_1,
             Self::MXFP4 => sys::GGML_TYPE_MXFP4,
             Self::Q4K => sys::GGML_TYPE_Q4_K,
             Self::Q5K => sys::GGML_TYPE_Q5_K,
@@ -131,11 +139,18 @@ impl WeightType {
     /// What its products make of activations.
     pub fn format(self) -> ActivationFormat {
         match self {
-            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL | Self::Q5_0 | Self::MXFP4 => ActivationFormat::Q8_0,
+            Self::Q8_0 | Self::Q4_0 | Self::IQ4NL | Self::Q5_0 | Self::Q4_1 | Self::Q5_1 | Self::MXFP4 => {
+                ActivationFormat::Q8_0
+            }
             Self::F32 | Self::F16 | Self::BF16 => ActivationFormat::F32,
             // The K types, and those of few bits.
             _ => ActivationFormat::Q8K,
         }
+    }
+
+    /// True if columns with a quant of -128 are left to ggml, whose products of these weights give it the sign of weights.
+    pub(crate) fn leaves_minus_128(self) -> bool {
+        self.format() == ActivationFormat::Q8_0 && !matches!(self, Self::Q4_1 | Self::Q5_1)
     }
 
     /// False for plain values.
@@ -164,6 +179,8 @@ impl WeightType {
             Self::Q8_0 => 34,
             Self::Q4_0 | Self::IQ4NL => 18,
             Self::Q5_0 => 22,
+            Self::Q4_1 => 20,
+            Self::Q5_1 => 24,
             Self::MXFP4 => 17,
             Self::Q4K => 144,
             Self::Q5K => 176,
@@ -220,6 +237,10 @@ pub(crate) mod quants {
     pub(crate) const FIVES: usize = 3;
     /// Nibbles that choose among [`super::mxfp4::VALUES`], behind a scale of one byte (`MXFP4`).
     pub(crate) const POWERS: usize = 4;
+    /// As `NIBBLES`, with a minimum behind the scale: that of the nibbles as they are (`Q4_1`).
+    pub(crate) const NIBBLES_FROM: usize = 5;
+    /// As `FIVES`, likewise (`Q5_1`).
+    pub(crate) const FIVES_FROM: usize = 6;
 
     /// Bytes of a block, its scale included.
     pub(crate) const fn block_bytes(quants: usize) -> usize {
@@ -231,8 +252,20 @@ pub(crate) mod quants {
         match quants {
             FIVES => 6,
             POWERS => 1,
+            NIBBLES_FROM => 4,
+            FIVES_FROM => 8,
             _ => 2,
         }
+    }
+
+    /// Where the half of the minimum is in a block; none for most.
+    pub(crate) const fn minimum(quants: usize) -> Option<usize> {
+        if matches!(quants, NIBBLES_FROM | FIVES_FROM) { Some(2) } else { None }
+    }
+
+    /// What weights with a minimum are less than their nibbles and fifth bits. The minimum of what is left is so many scales higher.
+    pub(crate) const fn less(quants: usize) -> f32 {
+        if quants == FIVES_FROM { 16.0 } else { 8.0 }
     }
 
     /// What nibbles choose among.

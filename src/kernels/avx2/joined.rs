@@ -15,6 +15,8 @@ const fn parts(ty: WeightType) -> &'static [usize] {
         WeightType::Q8_0 => &[2, 16, 16],
         WeightType::Q4_0 | WeightType::IQ4NL => &[2, 16],
         WeightType::Q5_0 => &[2, 4, 16],
+        WeightType::Q4_1 => &[2, 2, 16],
+        WeightType::Q5_1 => &[2, 2, 4, 16],
         WeightType::MXFP4 => &[1, 16],
         WeightType::Q4K => &[2, 2, 4, 4, 4, 16, 16, 16, 16, 16, 16, 16, 16],
         WeightType::Q5K => &[2, 2, 4, 4, 4, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16],
@@ -75,7 +77,7 @@ mod tests {
     #[test]
     fn parts_make_a_block() {
         use WeightType::*;
-        for ty in [Q8_0, Q4_0, IQ4NL, Q5_0, MXFP4, Q4K, Q5K, Q6K] {
+        for ty in [Q8_0, Q4_0, IQ4NL, Q5_0, Q4_1, Q5_1, MXFP4, Q4K, Q5K, Q6K] {
             assert_eq!(parts(ty).iter().sum::<usize>(), ty.block_bytes(), "{ty:?}");
         }
     }

@@ -32,6 +32,8 @@ pub(crate) unsafe fn dots<const VNNI: bool, const JOINED: bool>(
             WeightType::Q4_0 => q8_0_q4_0::dots::<{ quants::NIBBLES }, VNNI, JOINED>(group, y),
             WeightType::IQ4NL => q8_0_q4_0::dots::<{ quants::CHOICES }, VNNI, JOINED>(group, y),
             WeightType::Q5_0 => q8_0_q4_0::dots::<{ quants::FIVES }, VNNI, JOINED>(group, y),
+            WeightType::Q4_1 => q8_0_q4_0::dots::<{ quants::NIBBLES_FROM }, VNNI, JOINED>(group, y),
+            WeightType::Q5_1 => q8_0_q4_0::dots::<{ quants::FIVES_FROM }, VNNI, JOINED>(group, y),
             WeightType::MXFP4 => q8_0_q4_0::dots::<{ quants::POWERS }, VNNI, JOINED>(group, y),
             WeightType::Q4K => q4k_q5k::dots::<false, VNNI, JOINED>(group, y),
             WeightType::Q5K => q4k_q5k::dots::<true, VNNI, JOINED>(group, y),

@@ -1,4 +1,4 @@
-//! Q8_0, Q4_0, IQ4_NL, Q5_0 and MXFP4.
+//! Q8_0, Q4_0, IQ4_NL, Q5_0, Q4_1, Q5_1 and MXFP4.
 //!
 //! AVX2 multiplies unsigned with signed bytes and adds pairs of products in 16 bits.
 //!
@@ -40,8 +40,8 @@ macro_rules! eight {
 /// How many times [`crate::activations::offset`], which is of 8, weights without a sign need; none have 0.
 const fn offsets(quants: usize) -> usize {
     match quants {
-        quants::NIBBLES => 1,
-        quants::FIVES | quants::POWERS => 2,
+        quants::NIBBLES | quants::NIBBLES_FROM => 1,
+        quants::FIVES | quants::FIVES_FROM | quants::POWERS => 2,
         _ => 0,
     }
 }
@@ -50,7 +50,7 @@ const fn offsets(quants: usize) -> usize {
 struct Packed {
     /// Four bytes of every block; types of few bits have four such.
     bytes: [__m256i; 8],
-    /// The fifth bits (`FIVES`).
+    /// The fifth bits (`FIVES`, `FIVES_FROM`).
     fifth: __m256i,
     /// What a nibble stands for (`CHOICES`, `POWERS`).
     values: __m256i,
@@ -61,16 +61,18 @@ impl Packed {
     /// The blocks can be read; the CPU has AVX2.
     #[inline(always)]
     unsafe fn read<const QUANTS: usize, const JOINED: bool>(blocks: &[*const u8; WIDE]) -> Self {
-        // SAFETY: a block has 32 bytes behind its scale, or 16, and `FIVES` four before them (the caller).
+        let start = const { quants::start(QUANTS) };
+        // SAFETY: a block has 32 bytes there, or 16, and fifth bits are in four before them (the caller).
         unsafe {
             let zero = _mm256_setzero_si256();
             if QUANTS == quants::BYTES {
-                return Self { bytes: thirty_two_bytes::<JOINED>(blocks, 2), fifth: zero, values: zero };
+                return Self { bytes: thirty_two_bytes::<JOINED>(blocks, start), fifth: zero, values: zero };
             }
-            let [a, b, c, d] = sixteen_bytes::<JOINED>(blocks, quants::start(QUANTS));
+            let [a, b, c, d] = sixteen_bytes::<JOINED>(blocks, start);
+            let has_fifth = matches!(QUANTS, quants::FIVES | quants::FIVES_FROM);
             Self {
                 bytes: [a, b, c, d, zero, zero, zero, zero],
-                fifth: if QUANTS == quants::FIVES { words::<JOINED>(blocks, 2) } else { zero },
+                fifth: if has_fifth { words::<JOINED>(blocks, start - 4) } else { zero },
                 values: _mm256_broadcastsi128_si256(_mm_loadu_si128(quants::values(QUANTS).as_ptr().cast())),
             }
         }
@@ -96,7 +98,7 @@ impl Packed {
                     _mm256_shuffle_epi8(_mm256_add_epi8(self.values, _mm256_set1_epi8(16)), nibbles)
                 }
                 quants::POWERS => _mm256_shuffle_epi8(self.values, nibbles),
-                quants::FIVES => {
+                quants::FIVES | quants::FIVES_FROM => {
                     // Byte `i / 2` of a row four times, of which each has a bit of its own.
                     let byte = |lane: i32| 0x0101_0101 * (4 * lane + i as i32 / 2);
                     let [p, q, r, s] = [byte(0), byte(1), byte(2), byte(3)];
@@ -165,9 +167,36 @@ unsafe fn kernel<const N: usize, const QUANTS: usize, const VNNI: bool, const JO
             };
             for j in 0..N {
                 sums[j] = add_scaled(whole[j], dx, (y, l, j), sums[j]);
+                if let Some(at) = const { quants::minimum(QUANTS) } {
+                    let less = _mm256_set1_ps(const { quants::less(QUANTS) });
+                    let min = _mm256_fmadd_ps(dx, less, halves::<JOINED>(&blocks, at));
+                    sums[j] = add_scaled(sum_of_quants::<VNNI>(y, l, j), min, (y, l, j), sums[j]);
+                }
             }
         }
         by_column(&sums)
+    }
+}
+
+/// The sum of the quants of block `l` of column `j`, which have a bias if `VNNI`, in every lane.
+///
+/// # Safety
+/// Column `j` of `y` has a block `l`; the CPU has AVX2, and AVX-VNNI if `VNNI`.
+#[inline(always)]
+unsafe fn sum_of_quants<const VNNI: bool>(y: &ColumnTile, l: usize, j: usize) -> __m256i {
+    // SAFETY: a block has 32 quants and, without VNNI, an offset (the caller).
+    unsafe {
+        if !VNNI {
+            let offset = everywhere(y.columns[j].add(y.offsets + l * 4));
+            // The offset is the sum of either half of the quants times -8.
+            return _mm256_srai_epi32::<3>(_mm256_madd_epi16(offset, _mm256_set1_epi16(-1)));
+        }
+        let q = _mm256_loadu_si256(y.columns[j].add(l * 32).cast());
+        let parts = _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), q, _mm256_set1_epi8(1));
+        let parts = _mm256_add_epi32(parts, _mm256_permute2x128_si256::<1>(parts, parts));
+        let parts = _mm256_add_epi32(parts, _mm256_shuffle_epi32::<0b01_00_11_10>(parts));
+        let sum = _mm256_add_epi32(parts, _mm256_shuffle_epi32::<0b10_11_00_01>(parts));
+        _mm256_sub_epi32(sum, _mm256_set1_epi32(32 * i32::from(Isa::AvxVnni.bias())))
     }
 }
 

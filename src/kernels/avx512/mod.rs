@@ -29,6 +29,8 @@ pub(crate) unsafe fn dots<const JOINED: bool>(
             WeightType::Q4_0 => q8_0_q4_0::dots::<{ quants::NIBBLES }, JOINED>(group, y),
             WeightType::IQ4NL => q8_0_q4_0::dots::<{ quants::CHOICES }, JOINED>(group, y),
             WeightType::Q5_0 => q8_0_q4_0::dots::<{ quants::FIVES }, JOINED>(group, y),
+            WeightType::Q4_1 => q8_0_q4_0::dots::<{ quants::NIBBLES_FROM }, JOINED>(group, y),
+            WeightType::Q5_1 => q8_0_q4_0::dots::<{ quants::FIVES_FROM }, JOINED>(group, y),
             WeightType::MXFP4 => q8_0_q4_0::dots::<{ quants::POWERS }, JOINED>(group, y),
             WeightType::Q4K => q4k_q5k::dots::<false, JOINED>(group, y),
             WeightType::Q5K => q4k_q5k::dots::<true, JOINED>(group, y),

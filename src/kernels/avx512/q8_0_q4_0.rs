@@ -1,4 +1,4 @@
-//! Q8_0, Q4_0, IQ4_NL, Q5_0 and MXFP4.
+//! Q8_0, Q4_0, IQ4_NL, Q5_0, Q4_1, Q5_1 and MXFP4.
 //!
 //! Weights become unsigned by 8 or a multiple of it more. What that adds depends on the column alone, and the quantised column
 //! has it ready for 8 ([`crate::activations::offset`]): every sum starts with what takes it off.
@@ -28,8 +28,8 @@ pub(super) unsafe fn dots<const QUANTS: usize, const JOINED: bool>(
 /// How many times 8 weights have more than they stand for; a power of two.
 const fn eights(quants: usize) -> usize {
     match quants {
-        quants::NIBBLES => 1,
-        quants::FIVES | quants::POWERS => 2,
+        quants::NIBBLES | quants::NIBBLES_FROM => 1,
+        quants::FIVES | quants::FIVES_FROM | quants::POWERS => 2,
         _ => 16,
     }
 }
@@ -40,18 +40,19 @@ const fn eights(quants: usize) -> usize {
 /// The blocks can be read; the CPU has AVX-512 F and BW.
 #[inline(always)]
 unsafe fn weights<const QUANTS: usize, const JOINED: bool>(blocks: &[*const u8; WIDEST]) -> [__m512i; 8] {
-    // SAFETY: a block has 32 bytes behind its scale, or 16, and `FIVES` four before them (the caller).
+    let start = const { quants::start(QUANTS) };
+    // SAFETY: a block has 32 bytes there, or 16, and fifth bits are in four before them (the caller).
     unsafe {
         let more = _mm512_set1_epi8((8 * const { eights(QUANTS) }) as u8 as i8);
         if QUANTS == quants::BYTES {
-            let mut w = thirty_two_bytes::<JOINED>(blocks, 2);
+            let mut w = thirty_two_bytes::<JOINED>(blocks, start);
             for w in &mut w {
                 *w = _mm512_xor_si512(*w, more);
             }
             return w;
         }
         let nibble = _mm512_set1_epi8(15);
-        let [a, b, c, d] = sixteen_bytes::<JOINED>(blocks, quants::start(QUANTS));
+        let [a, b, c, d] = sixteen_bytes::<JOINED>(blocks, start);
         let mut w = [a, b, c, d, a, b, c, d];
         for (i, w) in w.iter_mut().enumerate() {
             *w = _mm512_and_si512(if i < 4 { *w } else { _mm512_srli_epi16::<4>(*w) }, nibble);
@@ -64,8 +65,8 @@ unsafe fn weights<const QUANTS: usize, const JOINED: bool>(blocks: &[*const u8; 
                     *w = _mm512_shuffle_epi8(values, *w);
                 }
             }
-            quants::FIVES => {
-                let fifth = words::<JOINED>(blocks, 2);
+            quants::FIVES | quants::FIVES_FROM => {
+                let fifth = words::<JOINED>(blocks, start - 4);
                 for (i, w) in w.iter_mut().enumerate() {
                     // Byte `i / 2` of a row four times, of which each has a bit of its own.
                     let first = 0x0101_0101 * (i as i32 / 2);
@@ -120,6 +121,12 @@ unsafe fn kernel<const N: usize, const QUANTS: usize, const JOINED: bool>(
                 let whole = add_products(start, &w, column.add(32 * l));
                 let dy = float(column.add(y.scales + 4 * l));
                 *sum = _mm512_fmadd_ps(_mm512_mul_ps(dx, dy), _mm512_cvtepi32_ps(whole), *sum);
+                if let Some(at) = const { quants::minimum(QUANTS) } {
+                    let less = _mm512_set1_ps(const { quants::less(QUANTS) });
+                    let min = _mm512_fmadd_ps(dx, less, halves::<JOINED>(&blocks, at));
+                    let quants = _mm512_srai_epi32::<3>(_mm512_sub_epi32(_mm512_setzero_si512(), offset));
+                    *sum = _mm512_fmadd_ps(_mm512_mul_ps(min, dy), _mm512_cvtepi32_ps(quants), *sum);
+                }
             }
         }
         by_column(&sums)

@@ -20,11 +20,13 @@ const CACHED: usize = 1 << 20;
 /// Time for one figure, after which no new round begins.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-const TYPES: [WeightType; 21] = [
+const TYPES: [WeightType; 23] = [
     WeightType::Q8_0,
     WeightType::Q4_0,
     WeightType::IQ4NL,
     WeightType::Q5_0,
+    WeightType::Q4_1,
+    WeightType::Q5_1,
     WeightType::MXFP4,
     WeightType::Q4K,
     WeightType::Q5K,

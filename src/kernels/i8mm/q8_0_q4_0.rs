@@ -1,4 +1,4 @@
-//! Q8_0, Q4_0, IQ4_NL, Q5_0 and MXFP4.
+//! Q8_0, Q4_0, IQ4_NL, Q5_0, Q4_1, Q5_1 and MXFP4.
 
 use std::arch::aarch64::*;
 
@@ -8,7 +8,7 @@ use super::pairs::{
 };
 use crate::activations::ColumnTile;
 use crate::neon::registers::{lower, upper};
-use crate::neon::rows::{Fifths, blocks, fifth_bits, scales, weights};
+use crate::neon::rows::{Fifths, blocks, fifth_bits, minima, scales, weights};
 use crate::prefetch::prefetch;
 use crate::tile::{Dots, GROUP, RowGroup};
 use crate::weight_type::quants;
@@ -72,7 +72,9 @@ unsafe fn kernel<const P: usize, const QUANTS: usize>(group: &RowGroup, y: &Colu
         // SAFETY: `l` is below the number of blocks, of which each has 32 quants, in a column too, and a scale; there are `P`
         // pairs.
         unsafe {
-            let dx = twice_f32(scales::<QUANTS>(&blocks));
+            let dx = scales::<QUANTS>(&blocks);
+            let min = minima::<QUANTS>(&blocks, dx);
+            let (dx, min) = (twice_f32(dx), twice_f32(min.unwrap_or(dx)));
             let fifth = fifth_bits::<QUANTS>(&blocks);
             let w = [of_rows::<QUANTS>(&blocks, fifth, 0), of_rows::<QUANTS>(&blocks, fifth, 1)];
             for (i, sums) in sums.iter_mut().enumerate() {
@@ -81,6 +83,10 @@ unsafe fn kernel<const P: usize, const QUANTS: usize>(group: &RowGroup, y: &Colu
                 let dy = vreinterpretq_f32_f64(vld1q_dup_f64(pair.add(2 * y.scales + l * 8).cast()));
                 for (p, sum) in sums.iter_mut().enumerate() {
                     *sum = add_scaled(*sum, multiply_32(vdupq_n_s32(0), &w[p], &q), vmulq_f32(dx[p], dy));
+                    if const { quants::minimum(QUANTS).is_some() } {
+                        let quants = multiply_32(vdupq_n_s32(0), &[vdupq_n_s8(1); 4], &q);
+                        *sum = add_scaled(*sum, quants, vmulq_f32(min[p], dy));
+                    }
                 }
             }
         }

@@ -8,6 +8,7 @@ use crate::weight_type::WeightType;
 
 /// [`grids::iq1`] has it in its values.
 const BIAS: u8 = grids::IQ1_BIAS;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 const MOST: usize = BIAS as usize + 9;
 /// Of values that are eight times as large.
 const EIGHTH: f32 = 0.125;

@@ -9,6 +9,7 @@ use crate::weight_type::WeightType;
 
 /// More than the largest value of a grid.
 const BIAS: u8 = 64;
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 const MOST: usize = BIAS as usize + 43;
 /// Factors are eighths.
 const EIGHTH: f32 = 0.125;

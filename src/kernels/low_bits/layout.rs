@@ -78,7 +78,8 @@ pub(crate) trait Layout<R: Register> {
     const TYPE: WeightType;
     /// What values have more than they stand for: a power of two, or 0.
     const BIAS: u8;
-    /// The largest value, with its bias.
+    /// The largest value, with its bias. Only AVX2 asks.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const MOST: usize;
     /// Blocks have minima.
     const MINS: bool = false;

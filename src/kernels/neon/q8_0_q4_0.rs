@@ -1,4 +1,4 @@
-//! Q8_0, Q4_0, IQ4_NL, Q5_0 and MXFP4: four weight rows times up to eight columns.
+//! Q8_0, Q4_0, IQ4_NL, Q5_0, Q4_1, Q5_1 and MXFP4: four weight rows times up to eight columns.
 //!
 //! One column is multiplied with rows as they lie, and the lanes of four dot products are added to one register. For more, four
 //! bytes of each row are brought side by side, and multiplied with four bytes of every column.
@@ -6,7 +6,7 @@
 use std::arch::aarch64::*;
 
 use super::registers::{dot, dot_32, lower, quants as load, sums_of_four, upper};
-use super::rows::{Fifths, blocks, fifth_bits, scales, sixteen_bytes, spread, thirty_two_bytes, weights};
+use super::rows::{Fifths, blocks, fifth_bits, minima, scales, sixteen_bytes, spread, thirty_two_bytes, weights};
 use crate::activations::{ColumnTile, float};
 use crate::dispatch::{by_columns, each};
 use crate::prefetch::prefetch;
@@ -127,12 +127,17 @@ unsafe fn kernel<const N: usize, const QUANTS: usize>(group: &RowGroup, y: &Colu
         // SAFETY: `l` is below the number of blocks, of which each has 32 quants, in a column too, and a scale.
         unsafe {
             let dx = scales::<QUANTS>(&blocks);
+            let min = minima::<QUANTS>(&blocks, dx);
             let w = if N > 1 { side_by_side::<QUANTS>(&blocks) } else { [vdupq_n_s8(0); 8] };
             each!(j of N, {
                 let column = y.columns[j];
                 let (q, dy) = (load(column.add(l * 32)), float(column.add(y.scales + l * 4)));
                 let whole = if N > 1 { dot_32(vdupq_n_s32(0), &w, q) } else { one_column::<QUANTS>(&blocks, q) };
                 sums[j] = vfmaq_f32(sums[j], vcvtq_f32_s32(whole), vmulq_n_f32(dx, dy));
+                if let Some(min) = min {
+                    let quants = vaddvq_s32(dot(dot(vdupq_n_s32(0), q[0], vdupq_n_s8(1)), q[1], vdupq_n_s8(1)));
+                    sums[j] = vfmaq_n_f32(sums[j], vmulq_n_f32(min, dy), quants as f32);
+                }
             });
         }
     }

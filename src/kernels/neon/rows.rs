@@ -114,15 +114,30 @@ pub(crate) unsafe fn scales<const QUANTS: usize>(blocks: &[*const u8; GROUP]) ->
     }
 }
 
-/// The fifth bits of every row's block of `FIVES`; nothing for others.
+/// The minima of blocks whose weights have one, for weights that are less ([`quants::less`]).
+///
+/// # Safety
+/// The blocks can be read; `d` are their scales.
+#[inline]
+#[target_feature(enable = "neon")]
+pub(crate) unsafe fn minima<const QUANTS: usize>(blocks: &[*const u8; GROUP], d: float32x4_t) -> Option<float32x4_t> {
+    let at = const { quants::minimum(QUANTS) }?;
+    // SAFETY: a half is there (the caller).
+    Some(vfmaq_f32(unsafe { halves(blocks, at) }, d, vdupq_n_f32(quants::less(QUANTS))))
+}
+
+/// The fifth bits of every row's block of `FIVES` and `FIVES_FROM`; nothing for others.
 ///
 /// # Safety
 /// The blocks can be read.
 #[inline]
 #[target_feature(enable = "neon")]
 pub(crate) unsafe fn fifth_bits<const QUANTS: usize>(blocks: &[*const u8; GROUP]) -> uint8x16_t {
-    // SAFETY: four bytes behind the scale (the caller).
-    if QUANTS == quants::FIVES { vreinterpretq_u8_u32(unsafe { words(blocks, 2) }) } else { vdupq_n_u8(0) }
+    match QUANTS {
+        // SAFETY: four bytes before the nibbles (the caller).
+        quants::FIVES | quants::FIVES_FROM => unsafe { vreinterpretq_u8_u32(words(blocks, quants::start(QUANTS) - 4)) },
+        _ => vdupq_n_u8(0),
+    }
 }
 
 /// Which of 32 fifth bits belong to the values of a register: `bytes` of the four bytes of each of four rows, and a bit of each.
@@ -141,7 +156,7 @@ pub(crate) fn weights<const QUANTS: usize>(nibbles: uint8x16_t, fifth: uint8x16_
             let values = unsafe { vld1q_s8(quants::values(QUANTS).as_ptr()) };
             vqtbl1q_s8(values, nibbles)
         }
-        quants::FIVES => {
+        quants::FIVES | quants::FIVES_FROM => {
             // SAFETY: arrays of 16 bytes.
             let (bytes, bits) = unsafe { (vld1q_u8(which.bytes.as_ptr()), vld1q_u8(which.bits.as_ptr())) };
             let set = vtstq_u8(vqtbl1q_u8(fifth, bytes), bits);
