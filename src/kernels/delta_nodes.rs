@@ -5,9 +5,8 @@ use std::ffi::{c_int, c_void};
 
 use ggml_sys as sys;
 
-use crate::delta_rule::{
-    Head, Keep, LARGE_STATE, Log, LoggedStep, PerToken, ROWS_AT_ONCE, TokenFactors, log_keys, of_size,
-};
+use crate::delta_lanes::of_size;
+use crate::delta_rule::{Head, Keep, LARGE_STATE, Log, LoggedStep, PerToken, ROWS_AT_ONCE, TokenFactors, log_keys};
 use crate::f32x16::fence;
 use crate::isa::Isa;
 use crate::which::Which;

@@ -41,36 +41,46 @@ struct Sequence {
     n_snapshots: usize,
 }
 
+/// Tokens that go through all channels before the next ones: those of one lie a page or more from those of the next, and a processor
+/// has few pages at hand.
+const TOGETHER: usize = 32;
+
 /// Channels `part`, whole multiples of [`CHANNELS_AT_ONCE`].
 ///
 /// # Safety
 /// All pointers are good for their sizes, `part` lies within the channels, the CPU has what `V` needs.
 #[inline(always)]
 unsafe fn channels<V: F32x16>(s: &Sequence, part: Range<usize>) {
-    for first in part.step_by(CHANNELS_AT_ONCE) {
-        // SAFETY: `n` numbers for each channel.
-        let column = |from: *const f32, n: usize, i: usize| unsafe {
-            let values: [f32; CHANNELS_AT_ONCE] = std::array::from_fn(|c| *from.add((first + c) * n + i));
-            V::load(values.as_ptr())
-        };
-        let w: [V; TAPS] = std::array::from_fn(|i| column(s.weights, TAPS, i));
-        let mut x: [V; PAST] = std::array::from_fn(|i| column(s.past, PAST, i));
-        for t in 0..s.n_tokens {
+    for begin in (0..s.n_tokens).step_by(TOGETHER) {
+        for first in part.clone().step_by(CHANNELS_AT_ONCE) {
+            // SAFETY: `n` numbers for each channel.
+            let column = |from: *const f32, n: usize, i: usize| unsafe {
+                let values: [f32; CHANNELS_AT_ONCE] = std::array::from_fn(|c| *from.add((first + c) * n + i));
+                V::load(values.as_ptr())
+            };
             // SAFETY: a token has all channels.
-            let now = unsafe { V::load(s.inputs.add(t * s.input_stride + first)) };
-            let sum = now.mul_add(w[3], x[2].mul_add(w[2], x[1].mul_add(w[1], x[0].mul(w[0]))));
-            // SAFETY: likewise, in the outputs.
-            unsafe { sum.store(s.out.add(t * s.out_stride + first)) };
-            x = [x[1], x[2], now];
-            let back = s.n_tokens - 1 - t;
-            if back < s.n_snapshots {
-                for (i, x) in x.iter().enumerate() {
-                    let mut values = [0.0; CHANNELS_AT_ONCE];
-                    // SAFETY: sixteen floats.
-                    unsafe { x.store(values.as_mut_ptr()) };
-                    for (c, value) in values.into_iter().enumerate() {
-                        // SAFETY: a snapshot has `PAST` numbers for each channel.
-                        unsafe { *s.into.add(back * s.snapshot_stride + (first + c) * PAST + i) = value };
+            let input = |t: usize| unsafe { V::load(s.inputs.add(t * s.input_stride + first)) };
+            let w: [V; TAPS] = std::array::from_fn(|i| column(s.weights, TAPS, i));
+            let mut x: [V; PAST] = std::array::from_fn(|i| match begin {
+                0 => column(s.past, PAST, i),
+                _ => input(begin + i - PAST),
+            });
+            for t in begin..s.n_tokens.min(begin + TOGETHER) {
+                let now = input(t);
+                let sum = now.mul_add(w[3], x[2].mul_add(w[2], x[1].mul_add(w[1], x[0].mul(w[0]))));
+                // SAFETY: likewise, in the outputs.
+                unsafe { sum.store(s.out.add(t * s.out_stride + first)) };
+                x = [x[1], x[2], now];
+                let back = s.n_tokens - 1 - t;
+                if back < s.n_snapshots {
+                    for (i, x) in x.iter().enumerate() {
+                        let mut values = [0.0; CHANNELS_AT_ONCE];
+                        // SAFETY: sixteen floats.
+                        unsafe { x.store(values.as_mut_ptr()) };
+                        for (c, value) in values.into_iter().enumerate() {
+                            // SAFETY: a snapshot has `PAST` numbers for each channel.
+                            unsafe { *s.into.add(back * s.snapshot_stride + (first + c) * PAST + i) = value };
+                        }
                     }
                 }
             }
@@ -136,7 +146,7 @@ mod tests {
         let (w, past): (Vec<f32>, Vec<f32>) =
             ((0..n_channels * TAPS).map(value).collect(), (5..5 + n_channels * PAST).map(value).collect());
         for isa in Isa::available() {
-            for (n_tokens, n_snapshots) in [(1, 1), (3, 3), (6, 2)] {
+            for (n_tokens, n_snapshots) in [(1, 1), (3, 3), (6, 2), (34, 5), (70, 1)] {
                 let inputs: Vec<f32> = (9..9 + n_tokens * n_channels).map(value).collect();
                 let (mut out, mut into) =
                     (vec![0.0; n_tokens * n_channels], vec![0.0; n_snapshots * PAST * n_channels]);

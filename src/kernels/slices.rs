@@ -8,7 +8,7 @@ use crate::product::{self, Matrix, Output};
 use crate::quantise::{self, Input};
 use crate::weight_type::{ActivationFormat, WeightType};
 
-pub use crate::delta_rule::{OneHead, one_head};
+pub use crate::delta_slices::{OneHead, one_head};
 pub use crate::turbo::slices::{pack as pack_turbo, unpack as unpack_turbo};
 
 /// Columns of activations as products read them.
