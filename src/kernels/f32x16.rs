@@ -144,7 +144,7 @@ pub(crate) mod x86 {
     use super::{F32x16, eights};
     use crate::lanes::sum_lanes;
 
-    /// One register of AVX-512. Used with `Isa::Avx512` alone: the CPU has AVX2, FMA and AVX-512 F and DQ.
+    /// One register of AVX-512. Used with `Isa::Avx512` and `Isa::Amx` alone: the CPU has AVX2, FMA and AVX-512 F and DQ.
     #[derive(Clone, Copy)]
     pub(crate) struct Zmm(__m512);
 
@@ -475,7 +475,7 @@ macro_rules! by_isa {
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512dq")]
             unsafe fn avx512$(<const $n: usize>)?($($arg: $type),*) $(-> $result)? {
-                // SAFETY: the contract of the outer function, which calls this one with `Isa::Avx512` alone.
+                // SAFETY: the contract of the outer function, which calls this one with `Isa::Avx512` and `Isa::Amx` alone.
                 unsafe { $fun::<$crate::f32x16::x86::Zmm $(, $n)?>($($arg),*) }
             }
             #[cfg(target_arch = "x86_64")]
@@ -491,7 +491,7 @@ macro_rules! by_isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 | Isa::AvxVnni => avx2$(::<$n>)?($($arg),*),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => avx512$(::<$n>)?($($arg),*),
+                    Isa::Avx512 | Isa::Amx => avx512$(::<$n>)?($($arg),*),
                     #[cfg(target_arch = "aarch64")]
                     Isa::Neon | Isa::I8mm => $fun::<$crate::f32x16::neon::NeonQuad $(, $n)?>($($arg),*),
                 }

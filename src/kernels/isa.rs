@@ -16,6 +16,9 @@ pub enum Isa {
     /// 512-bit integers with VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// As `Avx512`, with tiles for products of many columns.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     /// 128-bit integers with dot products of bytes.
     #[cfg(target_arch = "aarch64")]
     Neon,
@@ -30,7 +33,7 @@ impl Isa {
         match self {
             Isa::Scalar => 0,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::Avx512 => 0,
+            Isa::Avx2 | Isa::Avx512 | Isa::Amx => 0,
             #[cfg(target_arch = "x86_64")]
             Isa::AvxVnni => 0x80,
             #[cfg(target_arch = "aarch64")]
@@ -42,7 +45,7 @@ impl Isa {
     pub(crate) fn wants_offsets(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::Avx512 => true,
+            Isa::Avx2 | Isa::Avx512 | Isa::Amx => true,
             _ => false,
         }
     }
@@ -52,6 +55,15 @@ impl Isa {
         match self {
             #[cfg(target_arch = "aarch64")]
             Isa::I8mm => true,
+            _ => false,
+        }
+    }
+
+    /// True if products of many columns are made with tiles.
+    pub(crate) fn has_tiles(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => true,
             _ => false,
         }
     }
@@ -73,7 +85,14 @@ impl Isa {
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx512vnni");
         let has_vnni = has_avx2 && is_x86_feature_detected!("avxvnni");
-        let all = [(Isa::Avx512, has_avx512), (Isa::AvxVnni, has_vnni), (Isa::Avx2, has_avx2), (Isa::Scalar, true)];
+        let has_amx = has_avx512 && crate::amx::tiles::available();
+        let all = [
+            (Isa::Amx, has_amx),
+            (Isa::Avx512, has_avx512),
+            (Isa::AvxVnni, has_vnni),
+            (Isa::Avx2, has_avx2),
+            (Isa::Scalar, true),
+        ];
         all.into_iter().filter(|isa| isa.1).map(|isa| isa.0).collect()
     }
 

@@ -34,7 +34,7 @@ pub(crate) fn for_columns(isa: Isa, ty: WeightType, n: usize) -> bool {
 /// True if there are kernels for joined rows.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn reads(isa: Isa, ty: WeightType) -> bool {
-    matches!(isa, Isa::Avx2 | Isa::AvxVnni | Isa::Avx512) && ty.is_quantised() && !ty.is_low_bit()
+    matches!(isa, Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 | Isa::Amx) && ty.is_quantised() && !ty.is_low_bit()
 }
 
 /// True if there are kernels for joined rows.

@@ -9,7 +9,7 @@
 //!
 //! A weight is a matrix of rows; an activation vector (one token's, or one token's for one expert) is a column. Which types,
 //! how many columns, on what processors: `docs/KERNELS.md`. Elsewhere ggml computes. The environment variable
-//! `NEXTN_KERNELS` chooses for comparisons, read once: `off`, `scalar`, `avx2`, `avxvnni`, `avx512`, `neon`, `i8mm`.
+//! `NEXTN_KERNELS` chooses for comparisons, read once: `off`, `scalar`, `avx2`, `avxvnni`, `avx512`, `amx`, `neon`, `i8mm`.
 //!
 //! # What the SAFETY comments refer to
 //! - **The tile contract** is that of [`product::dots`]: what a group of weight rows and a tile of columns point to.
@@ -22,6 +22,8 @@
 
 mod activations;
 mod all_reduce;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod attention;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -62,6 +64,7 @@ pub mod slices;
 mod tests;
 mod tile;
 mod turbo;
+mod weight_rows;
 mod weight_type;
 mod weighted_rows;
 mod which;

@@ -9,8 +9,9 @@ use std::ffi::{c_int, c_void};
 use crate::activations::{Activations, Shape};
 use crate::isa::Isa;
 use crate::joined::reads;
-use crate::product::{self, Matrix, Output};
+use crate::product::{self, Output};
 use crate::quantise::{self, Input};
+use crate::weight_rows::Matrix;
 use crate::weight_type::{ActivationFormat, WeightType};
 
 /// What ggml's threads call for a custom node: the node, which thread, of how many, nothing.

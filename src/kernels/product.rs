@@ -6,6 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use crate::activations::{Activations, ColumnTile, MAX_COLUMNS};
+#[cfg(target_arch = "x86_64")]
+use crate::amx;
 use crate::isa::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::joined;
@@ -13,6 +15,7 @@ use crate::scalar;
 #[cfg(target_arch = "x86_64")]
 use crate::tile::WIDEST;
 use crate::tile::{Dots, GROUP, RowGroup, WIDE};
+use crate::weight_rows::{Matrix, rows_from};
 use crate::weight_type::{ActivationFormat, WeightType};
 
 /// Weight bytes are prefetched at least this far ahead.
@@ -25,34 +28,17 @@ const FAR_DISTANCE: usize = 16 << 10;
 /// Weight bytes that stay in a core's cache while more than eight columns are multiplied with them.
 const PANEL: usize = 128 << 10;
 
-/// A weight whose rows lie one after the other.
-#[derive(Clone, Copy)]
-pub(crate) struct Matrix {
-    pub(crate) ty: WeightType,
-    pub(crate) data: *const u8,
-    /// The same rows joined, for [`joined::reads`] and whole groups of eight; null if they are not.
-    pub(crate) joined: *const u8,
-    pub(crate) n_rows: usize,
-}
-
 /// Where results go: those of column `j`, one for each weight row, start at `j * column_floats`.
 pub(crate) struct Output {
     pub(crate) data: *mut f32,
     pub(crate) column_floats: usize,
 }
 
-impl Matrix {
-    /// Where the bytes begin that products read.
-    pub(crate) fn read(&self) -> *const u8 {
-        if self.joined.is_null() { self.data } else { self.joined }
-    }
-}
-
 /// Weight rows of a type that kernels take at a time, at most.
 fn rows_at_once(isa: Isa, ty: WeightType) -> usize {
     match (isa, ty.format()) {
         #[cfg(target_arch = "x86_64")]
-        (Isa::Avx512, ActivationFormat::Q8_0 | ActivationFormat::Q8K) => WIDEST,
+        (Isa::Avx512 | Isa::Amx, ActivationFormat::Q8_0 | ActivationFormat::Q8K) => WIDEST,
         (_, ActivationFormat::Q8_0 | ActivationFormat::Q8K | ActivationFormat::F32) => WIDE,
     }
 }
@@ -85,7 +71,19 @@ pub(crate) unsafe fn on_thread(isa: Isa, w: &Matrix, activations: &Activations, 
             unsafe { rows_times_tile(isa, w, rows.clone(), row_bytes, &tile, &to, prefetch) };
         }
     };
-    for first in mine.clone().step_by(panel.next_multiple_of(group)) {
+    #[cfg(target_arch = "x86_64")]
+    let left = match amx::takes(isa, w.ty, n) {
+        true => {
+            let out = |j: usize| out.data.wrapping_add(j * out.column_floats);
+            // SAFETY: as below.
+            unsafe { amx::product(w, mine.clone(), &amx::Columns::all(activations), out, std::ptr::null()) };
+            mine.end..mine.end
+        }
+        false => mine.clone(),
+    };
+    #[cfg(not(target_arch = "x86_64"))]
+    let left = mine.clone();
+    for first in left.step_by(panel.next_multiple_of(group)) {
         let last = (first + panel).min(mine.end);
         #[cfg(target_arch = "x86_64")]
         let first = match w.joined.is_null() && joined::for_columns(isa, w.ty, n) {
@@ -153,7 +151,7 @@ pub(crate) unsafe fn rows_times_tile(
                 part.in_groups::<WIDE>(distance, |group| dots(w.ty, group, tile))
             }
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 if w.ty.is_quantised() => {
+            Isa::Avx512 | Isa::Amx if w.ty.is_quantised() => {
                 let dots = if w.joined.is_null() { crate::avx512::dots::<false> } else { crate::avx512::dots::<true> };
                 part.in_groups::<WIDEST>(FAR_DISTANCE, |group| dots(w.ty, group, tile))
             }
@@ -182,14 +180,9 @@ impl Part<'_> {
         let Self { w, range, row_bytes, tile, out, prefetch } = self;
         // Whole groups ahead, so that each byte is asked for once, in the order in which it is used.
         let distance = ROWS * distance.div_ceil(ROWS * row_bytes);
-        // Eight joined rows begin where the first of them would.
         let at = |r: usize| w.read().wrapping_add(r * row_bytes);
         for r in range.clone().step_by(ROWS) {
-            // Past the last row it is taken again, and its results are dropped; of joined rows past the last eight the first.
-            let rows = std::array::from_fn(|i| match w.joined.is_null() {
-                true => at((r + i).min(range.end - 1)),
-                false => at(if r + i < range.end { r + i / WIDE * WIDE } else { r }),
-            });
+            let rows = rows_from(w, &range, r, row_bytes);
             let next = r + distance;
             let ahead = match prefetch {
                 Prefetch::Next => at(next),
@@ -230,7 +223,7 @@ unsafe fn dots(isa: Isa, ty: WeightType, group: &RowGroup, y: &ColumnTile) -> Do
         match isa {
             Isa::Scalar => scalar::dots(isa, ty, group, y),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::floats::dots(isa, ty, group, y),
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 | Isa::Amx => crate::floats::dots(isa, ty, group, y),
             #[cfg(target_arch = "aarch64")]
             Isa::I8mm if y.n > 1 && !y.pairs.is_null() && ty.is_quantised() => crate::i8mm::dots(ty, group, y),
             #[cfg(target_arch = "aarch64")]

@@ -69,7 +69,9 @@ unsafe fn block_32(from_float: FromFloat, isa: Isa, x: *const f32, quants: *mut 
         match isa {
             Isa::Scalar => scalar::block_32(x, quants, scale),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::avx2::quantise::block_32(x, quants, scale, isa.bias()),
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 | Isa::Amx => {
+                crate::avx2::quantise::block_32(x, quants, scale, isa.bias())
+            }
             #[cfg(target_arch = "aarch64")]
             Isa::Neon | Isa::I8mm => crate::neon::quantise::block_32(x, quants, scale),
         }
@@ -104,7 +106,7 @@ unsafe fn block_256(from_float: FromFloat, isa: Isa, x: *const f32, to: *mut u8)
         match isa {
             Isa::Scalar => scalar::block_256(x, to),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => crate::avx2::quantise::block_256(x, to),
+            Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 | Isa::Amx => crate::avx2::quantise::block_256(x, to),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon | Isa::I8mm => crate::neon::quantise::block_256(x, to),
         }

@@ -4,8 +4,9 @@
 use crate::activations::{Activations, Shape};
 use crate::isa::Isa;
 use crate::joined::reads;
-use crate::product::{self, Matrix, Output};
+use crate::product::{self, Output};
 use crate::quantise::{self, Input};
+use crate::weight_rows::Matrix;
 use crate::weight_type::{ActivationFormat, WeightType};
 
 pub use crate::delta_slices::{OneHead, one_head};

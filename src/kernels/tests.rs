@@ -92,6 +92,7 @@ fn the_best_instruction_set_of_the_processor_is_taken() {
     let available = Isa::available();
     #[cfg(target_arch = "x86_64")]
     let wants: &[(Isa, bool)] = &[
+        (Isa::Amx, crate::amx::tiles::available()),
         (Isa::Avx512, is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512vl")),
         (Isa::AvxVnni, is_x86_feature_detected!("avxvnni") && is_x86_feature_detected!("f16c")),
         (Isa::Avx2, is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")),
@@ -166,9 +167,14 @@ fn many_columns_in_panels_too() {
     for ty in QUANTISED {
         let (k, m) = (3584, 45);
         check(ty, &weights(ty, &noise(k * m, 3), k), &noise(k * 19, 4), k);
-        // Several panels of joined rows, some rows and columns beside them.
+        // Several panels of joined rows, some rows and columns beside them; a column that is no number, scales of any bits.
         let (k, m) = (1024, 300);
-        check(ty, &weights(ty, &noise(k * m, 5), k), &noise(k * 35, 6), k);
+        let mut x = noise(k * 35, 6);
+        x[17 * k + 5] = f32::NAN;
+        check(ty, &weights(ty, &noise(k * m, 5), k), &x, k);
+        let (k, m) = (512, 9);
+        let w: Vec<u8> = noise(m * ty.row_bytes(k), 7).iter().map(|x| (x * 128.0) as i8 as u8).collect();
+        check(ty, &w, &noise(k * 21, 8), k);
     }
 }
 

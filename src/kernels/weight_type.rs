@@ -3,6 +3,8 @@
 
 use ggml_sys as sys;
 
+use crate::isa::Isa;
+
 /// A type of weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WeightType {
@@ -161,15 +163,16 @@ impl WeightType {
     /// Columns of a product at most; for more, ggml is faster, with other bits. So many are the draft tokens of several
     /// sequences, whose columns must have the bits that they have alone. Quantised weights are ours at any number: on x86-64
     /// ggml is slower, on aarch64 its builds for every processor have no dot product of bytes. But those of few bits, which are
-    /// unpacked for eight columns at a time, where ggml unpacks them once.
+    /// unpacked for eight columns at a time, where ggml unpacks them once; with AMX they are unpacked once here, too.
     ///
     /// Small matrices of floats (routers, gates) take so little time that they keep their bits in prompts, too: a token that
     /// is generated may stand beside the prompt of another sequence.
     pub fn max_columns(self, n_weights: i64) -> i64 {
         match self.format() {
             ActivationFormat::F32 if n_weights <= SMALL => i64::MAX,
-            ActivationFormat::Q8_0 | ActivationFormat::Q8K if !self.is_low_bit() => i64::MAX,
-            _ => FEW_COLUMNS,
+            ActivationFormat::F32 => FEW_COLUMNS,
+            _ if self.is_low_bit() && !Isa::chosen().is_some_and(Isa::has_tiles) => FEW_COLUMNS,
+            _ => i64::MAX,
         }
     }
 

@@ -4,10 +4,10 @@
 //! VNNI takes weights as unsigned and columns as signed bytes.
 
 mod low_bits;
-mod q4k_q5k;
-mod q6k;
-mod q8_0_q4_0;
-mod rows;
+pub(crate) mod q4k_q5k;
+pub(crate) mod q6k;
+pub(crate) mod q8_0_q4_0;
+pub(crate) mod rows;
 
 use crate::activations::ColumnTile;
 use crate::tile::{Dots, RowGroup, WIDEST};

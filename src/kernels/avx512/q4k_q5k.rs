@@ -26,11 +26,11 @@ pub(super) unsafe fn dots<const FIVE: bool, const JOINED: bool>(
 }
 
 /// What a block's head says, of every row.
-struct Head {
+pub(crate) struct Head {
     /// The scale, and that of the minima.
-    d: [__m512; 2],
+    pub(crate) d: [__m512; 2],
     /// Scales of the 32 values number 0 to 3, a byte each; of 4 to 7.
-    scales: [__m512i; 2],
+    pub(crate) scales: [__m512i; 2],
     /// Likewise minima.
     mins: [__m512i; 2],
 }
@@ -39,7 +39,7 @@ impl Head {
     /// # Safety
     /// Blocks begin at `blocks`; the CPU has AVX-512 F and BW.
     #[inline(always)]
-    unsafe fn read<const JOINED: bool>(blocks: &[*const u8; WIDEST]) -> Self {
+    pub(crate) unsafe fn read<const JOINED: bool>(blocks: &[*const u8; WIDEST]) -> Self {
         // SAFETY: a block begins with 16 bytes: two halves, then the packed scales (the caller).
         unsafe {
             let (d, [a, b, c]) = match JOINED {
@@ -64,6 +64,45 @@ impl Head {
             }
         }
     }
+
+    /// Minima, two in the words of a lane.
+    ///
+    /// # Safety
+    /// The CPU has AVX-512 F and BW.
+    #[inline(always)]
+    pub(crate) unsafe fn pairs_of_mins(&self) -> [__m512i; 4] {
+        let mut pairs = [self.mins[0]; 4];
+        for (i, pair) in pairs.iter_mut().enumerate() {
+            let at = i as i32 % 2 * 2;
+            // SAFETY: the caller's.
+            *pair = unsafe { bytes_as_words(self.mins[i / 2], at, at + 1) };
+        }
+        pairs
+    }
+}
+
+/// The 32 values number `s` of a block, whose nibbles `both` holds beside those of a neighbour: without signs, with fifth bits from
+/// `high` if it is `FIVE`.
+///
+/// # Safety
+/// The CPU has AVX-512 F and BW.
+#[inline(always)]
+pub(crate) unsafe fn values<const FIVE: bool>(both: &[__m512i; 8], high: &[__m512i; 8], s: usize) -> [__m512i; 8] {
+    let mut w = *both;
+    // SAFETY: the caller's.
+    unsafe {
+        let (nibble, fifth) = (_mm512_set1_epi8(15), _mm512_set1_epi8(16));
+        for (w, &high) in w.iter_mut().zip(high) {
+            *w = _mm512_and_si512(if s % 2 == 1 { _mm512_srli_epi16::<4>(*w) } else { *w }, nibble);
+            if FIVE {
+                let up = _mm512_sll_epi16(high, _mm_cvtsi32_si128(4 - s.min(4) as i32));
+                let bit = _mm512_srl_epi16(up, _mm_cvtsi32_si128(s.max(4) as i32 - 4));
+                // w | bit & fifth
+                *w = _mm512_ternarylogic_epi32::<0xf8>(*w, bit, fifth);
+            }
+        }
+    }
+    w
 }
 
 #[inline]
@@ -76,7 +115,6 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const JOINED: bool>(
     // SAFETY: `l` is below the number of blocks and of records.
     unsafe {
         let zero = _mm512_setzero_si512();
-        let (nibble, fifth) = (_mm512_set1_epi8(15), _mm512_set1_epi8(16));
         let columns: [*const u8; N] = std::array::from_fn(|j| y.columns[j]);
         let mut sums = [_mm512_setzero_ps(); N];
         let mut mins = [_mm512_setzero_ps(); N];
@@ -90,16 +128,7 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const JOINED: bool>(
                 let both = thirty_two_bytes::<JOINED>(&blocks, bytes - 128 + 32 * pair);
                 for s in [2 * pair, 2 * pair + 1] {
                     prefetch_far(ahead.wrapping_add(s * WIDEST * bytes / 8), WIDEST * bytes / 8);
-                    let mut w = both;
-                    for (w, high) in w.iter_mut().zip(high) {
-                        *w = _mm512_and_si512(if s % 2 == 1 { _mm512_srli_epi16::<4>(*w) } else { *w }, nibble);
-                        if FIVE {
-                            let up = _mm512_sll_epi16(high, _mm_cvtsi32_si128(4 - s.min(4) as i32));
-                            let bit = _mm512_srl_epi16(up, _mm_cvtsi32_si128(s.max(4) as i32 - 4));
-                            // w | bit & fifth
-                            *w = _mm512_ternarylogic_epi32::<0xf8>(*w, bit, fifth);
-                        }
-                    }
+                    let w = values::<FIVE>(&both, &high, s);
                     let scale = byte_of_lane(head.scales[s / 4], s as i32 % 4);
                     for (whole, column) in whole.iter_mut().zip(&columns) {
                         let part = add_products(zero, &w, column.add(l * record::BYTES + 32 * s));
@@ -107,11 +136,7 @@ unsafe fn kernel<const N: usize, const FIVE: bool, const JOINED: bool>(
                     }
                 }
             }
-            let mut both = [zero; 4];
-            for (i, both) in both.iter_mut().enumerate() {
-                let at = i as i32 % 2 * 2;
-                *both = bytes_as_words(head.mins[i / 2], at, at + 1);
-            }
+            let both = head.pairs_of_mins();
             for j in 0..N {
                 let record = columns[j].add(l * record::BYTES);
                 let mut min = zero;

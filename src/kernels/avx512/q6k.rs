@@ -96,7 +96,7 @@ unsafe fn few<const N: usize>(group: &RowGroup<WIDEST>, y: &ColumnTile) -> Dots<
 /// # Safety
 /// The CPU has AVX-512 F and BW; `nibble` and `pair` have those bits of each byte.
 #[inline(always)]
-unsafe fn six_bits(low: __m512i, high: __m512i, quarter: usize, nibble: __m512i, pair: __m512i) -> __m512i {
+pub(crate) unsafe fn six_bits(low: __m512i, high: __m512i, quarter: usize, nibble: __m512i, pair: __m512i) -> __m512i {
     // SAFETY: the caller's.
     unsafe {
         let low = if quarter < 2 { low } else { _mm512_srli_epi16::<4>(low) };
@@ -139,7 +139,7 @@ unsafe fn by_row(x: &[__m512i; 8]) -> __m512i {
 /// # Safety
 /// The CPU has AVX-512 F and BW.
 #[inline(always)]
-pub(super) unsafe fn pairs_of_scales(scales: &[__m512i; 4]) -> [__m512i; 8] {
+pub(crate) unsafe fn pairs_of_scales(scales: &[__m512i; 4]) -> [__m512i; 8] {
     let mut pairs = [scales[0]; 8];
     for (i, both) in pairs.iter_mut().enumerate() {
         let (scales, at) = (scales[i / 2], i as i32 % 2 * 2);
@@ -157,7 +157,7 @@ pub(super) unsafe fn pairs_of_scales(scales: &[__m512i; 4]) -> [__m512i; 8] {
 /// # Safety
 /// The record can be read; the CPU has AVX-512 F and VNNI.
 #[inline(always)]
-pub(super) unsafe fn sum_of_16s(scales: &[__m512i; 8], record: *const u8) -> __m512i {
+pub(crate) unsafe fn sum_of_16s(scales: &[__m512i; 8], record: *const u8) -> __m512i {
     // SAFETY: the caller's.
     unsafe {
         let mut sum = _mm512_setzero_si512();

@@ -26,7 +26,7 @@ pub(super) unsafe fn dots<const QUANTS: usize, const JOINED: bool>(
 }
 
 /// How many times 8 weights have more than they stand for; a power of two.
-const fn eights(quants: usize) -> usize {
+pub(crate) const fn eights(quants: usize) -> usize {
     match quants {
         quants::NIBBLES | quants::NIBBLES_FROM => 1,
         quants::FIVES | quants::FIVES_FROM | quants::POWERS => 2,
@@ -39,7 +39,7 @@ const fn eights(quants: usize) -> usize {
 /// # Safety
 /// The blocks can be read; the CPU has AVX-512 F and BW.
 #[inline(always)]
-unsafe fn weights<const QUANTS: usize, const JOINED: bool>(blocks: &[*const u8; WIDEST]) -> [__m512i; 8] {
+pub(crate) unsafe fn weights<const QUANTS: usize, const JOINED: bool>(blocks: &[*const u8; WIDEST]) -> [__m512i; 8] {
     let start = const { quants::start(QUANTS) };
     // SAFETY: a block has 32 bytes there, or 16, and fifth bits are in four before them (the caller).
     unsafe {
@@ -87,7 +87,7 @@ unsafe fn weights<const QUANTS: usize, const JOINED: bool>(blocks: &[*const u8; 
 /// # Safety
 /// The blocks can be read; the CPU has AVX-512 F and BW.
 #[inline(always)]
-unsafe fn powers<const JOINED: bool>(blocks: &[*const u8; WIDEST]) -> __m512 {
+pub(crate) unsafe fn powers<const JOINED: bool>(blocks: &[*const u8; WIDEST]) -> __m512 {
     // SAFETY: a block begins with its scale (the caller).
     unsafe {
         let exponents = single_bytes::<JOINED>(blocks, 0);

@@ -12,7 +12,7 @@ use crate::tile::{Dots, WIDE, WIDEST};
 /// # Safety
 /// The rows have a block `l`.
 #[inline(always)]
-pub(super) unsafe fn blocks<const JOINED: bool>(
+pub(crate) unsafe fn blocks<const JOINED: bool>(
     rows: &[*const u8; WIDEST],
     l: usize,
     bytes: usize,
@@ -30,7 +30,7 @@ pub(super) unsafe fn blocks<const JOINED: bool>(
 /// # Safety
 /// They can be read; the CPU has AVX-512 F.
 #[inline(always)]
-pub(super) unsafe fn both(low: *const u8, high: *const u8) -> __m512i {
+pub(crate) unsafe fn both(low: *const u8, high: *const u8) -> __m512i {
     // SAFETY: 32 bytes each (the caller).
     unsafe {
         let low = _mm512_castsi256_si512(_mm256_loadu_si256(low.cast()));
@@ -43,7 +43,7 @@ pub(super) unsafe fn both(low: *const u8, high: *const u8) -> __m512i {
 /// # Safety
 /// They can be read; the CPU has AVX-512 F.
 #[inline(always)]
-pub(super) unsafe fn twice(p: *const u8) -> __m512i {
+pub(crate) unsafe fn twice(p: *const u8) -> __m512i {
     // SAFETY: 32 bytes (the caller).
     unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast())) }
 }
@@ -86,7 +86,7 @@ unsafe fn turned(x: [__m512i; 4]) -> [__m512i; 4] {
 /// # Safety
 /// They can be read; the CPU has AVX-512 F.
 #[inline(always)]
-pub(super) unsafe fn sixteen_bytes<const JOINED: bool>(rows: &[*const u8; WIDEST], at: usize) -> [__m512i; 4] {
+pub(crate) unsafe fn sixteen_bytes<const JOINED: bool>(rows: &[*const u8; WIDEST], at: usize) -> [__m512i; 4] {
     // SAFETY: 16 bytes of each row (the caller).
     unsafe {
         let mut x = [_mm512_setzero_si512(); 4];
@@ -105,7 +105,7 @@ pub(super) unsafe fn sixteen_bytes<const JOINED: bool>(rows: &[*const u8; WIDEST
 /// # Safety
 /// As [`sixteen_bytes`].
 #[inline(always)]
-pub(super) unsafe fn thirty_two_bytes<const JOINED: bool>(rows: &[*const u8; WIDEST], at: usize) -> [__m512i; 8] {
+pub(crate) unsafe fn thirty_two_bytes<const JOINED: bool>(rows: &[*const u8; WIDEST], at: usize) -> [__m512i; 8] {
     // SAFETY: the caller's.
     unsafe {
         if JOINED {
@@ -135,7 +135,7 @@ pub(super) unsafe fn thirty_two_bytes<const JOINED: bool>(rows: &[*const u8; WID
 /// # Safety
 /// As [`sixteen_bytes`], of two bytes.
 #[inline(always)]
-pub(super) unsafe fn halves<const JOINED: bool>(rows: &[*const u8; WIDEST], at: usize) -> __m512 {
+pub(crate) unsafe fn halves<const JOINED: bool>(rows: &[*const u8; WIDEST], at: usize) -> __m512 {
     // SAFETY: two bytes of each row (the caller).
     unsafe {
         let of_eight = |first: usize| {
@@ -155,7 +155,7 @@ pub(super) unsafe fn halves<const JOINED: bool>(rows: &[*const u8; WIDEST], at: 
 /// # Safety
 /// As [`sixteen_bytes`], of four bytes.
 #[inline(always)]
-pub(super) unsafe fn words<const JOINED: bool>(rows: &[*const u8; WIDEST], at: usize) -> __m512i {
+pub(crate) unsafe fn words<const JOINED: bool>(rows: &[*const u8; WIDEST], at: usize) -> __m512i {
     // SAFETY: four bytes of each row (the caller).
     unsafe {
         if JOINED {
@@ -172,7 +172,7 @@ pub(super) unsafe fn words<const JOINED: bool>(rows: &[*const u8; WIDEST], at: u
 /// # Safety
 /// As [`sixteen_bytes`], of one byte.
 #[inline(always)]
-pub(super) unsafe fn single_bytes<const JOINED: bool>(rows: &[*const u8; WIDEST], at: usize) -> __m512i {
+pub(crate) unsafe fn single_bytes<const JOINED: bool>(rows: &[*const u8; WIDEST], at: usize) -> __m512i {
     // SAFETY: a byte of each row (the caller).
     unsafe {
         if JOINED {
@@ -189,7 +189,7 @@ pub(super) unsafe fn single_bytes<const JOINED: bool>(rows: &[*const u8; WIDEST]
 /// # Safety
 /// They can be read; the CPU has AVX-512 F.
 #[inline(always)]
-pub(super) unsafe fn everywhere(p: *const u8) -> __m512i {
+pub(crate) unsafe fn everywhere(p: *const u8) -> __m512i {
     // SAFETY: four bytes (the caller).
     unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }
 }
@@ -199,7 +199,7 @@ pub(super) unsafe fn everywhere(p: *const u8) -> __m512i {
 /// # Safety
 /// Four bytes can be read; the CPU has AVX-512 F.
 #[inline(always)]
-pub(super) unsafe fn float(p: *const u8) -> __m512 {
+pub(crate) unsafe fn float(p: *const u8) -> __m512 {
     // SAFETY: four bytes (the caller).
     unsafe { _mm512_set1_ps(p.cast::<f32>().read_unaligned()) }
 }
@@ -209,7 +209,7 @@ pub(super) unsafe fn float(p: *const u8) -> __m512 {
 /// # Safety
 /// The CPU has AVX-512 F and BW.
 #[inline(always)]
-pub(super) unsafe fn bytes_as_words(x: __m512i, a: i32, b: i32) -> __m512i {
+pub(crate) unsafe fn bytes_as_words(x: __m512i, a: i32, b: i32) -> __m512i {
     let of_lane = 0x8000_8000u32 as i32 | b << 16 | a;
     // SAFETY: the caller's.
     unsafe { _mm512_shuffle_epi8(x, by_lane(of_lane, 0x0004_0004)) }
@@ -220,7 +220,7 @@ pub(super) unsafe fn bytes_as_words(x: __m512i, a: i32, b: i32) -> __m512i {
 /// # Safety
 /// The CPU has AVX-512 F and BW.
 #[inline(always)]
-pub(super) unsafe fn byte_of_lane(x: __m512i, a: i32) -> __m512i {
+pub(crate) unsafe fn byte_of_lane(x: __m512i, a: i32) -> __m512i {
     // SAFETY: the caller's.
     unsafe { _mm512_shuffle_epi8(x, by_lane(0x8080_8000u32 as i32 | a, 4)) }
 }
@@ -230,7 +230,7 @@ pub(super) unsafe fn byte_of_lane(x: __m512i, a: i32) -> __m512i {
 /// # Safety
 /// The CPU has AVX-512 F and BW.
 #[inline(always)]
-pub(super) unsafe fn signed_byte_of_lane(x: __m512i, a: i32) -> __m512i {
+pub(crate) unsafe fn signed_byte_of_lane(x: __m512i, a: i32) -> __m512i {
     // SAFETY: the caller's.
     unsafe { _mm512_srai_epi32::<24>(_mm512_shuffle_epi8(x, by_lane(0x0080_8080 | a << 24, 4 << 24))) }
 }
@@ -240,7 +240,7 @@ pub(super) unsafe fn signed_byte_of_lane(x: __m512i, a: i32) -> __m512i {
 /// # Safety
 /// The CPU has AVX-512 F.
 #[inline(always)]
-pub(super) unsafe fn by_lane(first: i32, step: i32) -> __m512i {
+pub(crate) unsafe fn by_lane(first: i32, step: i32) -> __m512i {
     // SAFETY: the caller's.
     unsafe { _mm512_set4_epi32(first + 3 * step, first + 2 * step, first + step, first) }
 }
@@ -250,7 +250,7 @@ pub(super) unsafe fn by_lane(first: i32, step: i32) -> __m512i {
 /// # Safety
 /// Four bytes can be read for each of `w`; the CPU has AVX-512 F and VNNI.
 #[inline(always)]
-pub(super) unsafe fn add_products(mut sum: __m512i, w: &[__m512i], q: *const u8) -> __m512i {
+pub(crate) unsafe fn add_products(mut sum: __m512i, w: &[__m512i], q: *const u8) -> __m512i {
     for (i, &w) in w.iter().enumerate() {
         // SAFETY: the caller's.
         sum = unsafe { _mm512_dpbusd_epi32(sum, w, everywhere(q.add(4 * i))) };
@@ -263,7 +263,7 @@ pub(super) unsafe fn add_products(mut sum: __m512i, w: &[__m512i], q: *const u8)
 /// # Safety
 /// The CPU has AVX-512 F.
 #[inline(always)]
-pub(super) unsafe fn by_column<const N: usize>(sums: &[__m512; N]) -> Dots<WIDEST> {
+pub(crate) unsafe fn by_column<const N: usize>(sums: &[__m512; N]) -> Dots<WIDEST> {
     let mut dots = Dots::<WIDEST>::default();
     for (dots, sum) in dots.iter_mut().zip(sums) {
         // SAFETY: room for sixteen floats.

@@ -48,7 +48,7 @@ fn logits(model: &Arc<Model>) -> Vec<u32> {
 
 /// True when the processor's kernels read joined rows.
 fn is_served() -> bool {
-    matches!(ggml::kernels_in_use().as_str(), "avx2" | "avxvnni" | "avx512")
+    matches!(ggml::kernels_in_use().as_str(), "avx2" | "avxvnni" | "avx512" | "amx")
 }
 
 #[test]
