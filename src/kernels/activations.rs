@@ -90,7 +90,8 @@ pub(crate) struct Activations {
     /// The head; null for columns that are read as they are.
     base: *mut u8,
     first: *mut u8,
-    column_bytes: usize,
+    /// From one column to the next.
+    pub(crate) column_bytes: usize,
     /// That of the instruction set that quantises and reads them.
     bias: u8,
 }

@@ -4,7 +4,6 @@
 use ggml_sys as sys;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use crate::activations::{Activations, MAX_COLUMNS, Shape};
@@ -192,49 +191,35 @@ pub(crate) unsafe fn on_thread(
         let this = matrix(first);
         let next = order.get(at).map_or(this, matrix).read().wrapping_add(mine.start * row_bytes);
         #[cfg(target_arch = "x86_64")]
-        if amx::takes(isa, w.ty, routes.len()) {
+        let in_tiles = amx::takes(isa, w.ty, same);
+        #[cfg(not(target_arch = "x86_64"))]
+        let in_tiles = false;
+        if in_tiles {
+            #[cfg(target_arch = "x86_64")]
             COLUMNS.with_borrow_mut(|memory| {
                 let from = routes.iter().map(|route| route.from as usize);
-                // SAFETY: the columns were quantised, in a node before this one; the rest as below.
+                // SAFETY: the columns were quantised, in a node before this one; the rest as for `rows_times_tile` below.
                 unsafe {
                     let columns = amx::Columns::gathered(x, from, memory);
                     amx::product(&this, mine.clone(), &columns, |j| to(&routes[j]), next);
                 }
             });
-            // SAFETY: as below.
-            unsafe { redo_minus_128(&this, x, routes, to, &mine) };
-            continue;
+        } else {
+            for (i, routes) in routes.chunks(MAX_COLUMNS).enumerate() {
+                let tile = x.gathered(routes.len(), |j| routes[j].from as usize);
+                let to = std::array::from_fn(|j| to(&routes[j.min(routes.len() - 1)]));
+                let prefetch = if i == 0 { Prefetch::Then(next) } else { Prefetch::Nothing };
+                // SAFETY: the rows lie in the expert's matrix (`rows_of_thread`) and are as long as the columns; every route has
+                // room in `out` (the caller).
+                unsafe { rows_times_tile(isa, &this, mine.clone(), row_bytes, &tile, &to, prefetch) };
+            }
         }
-        for (i, routes) in routes.chunks(MAX_COLUMNS).enumerate() {
-            let tile = x.gathered(routes.len(), |j| routes[j].from as usize);
-            let to = std::array::from_fn(|j| to(&routes[j.min(routes.len() - 1)]));
-            let prefetch = if i == 0 { Prefetch::Then(next) } else { Prefetch::Nothing };
-            // SAFETY: the rows lie in the expert's matrix (`rows_of_thread`) and are as long as the columns; every route has
-            // room in `out` (the caller).
-            unsafe { rows_times_tile(isa, &this, mine.clone(), row_bytes, &tile, &to, prefetch) };
-        }
-        // SAFETY: every thread has quantised its columns: a node before this one did, which ended with a barrier; the rest as for
-        // `rows_times_tile` above.
-        unsafe { redo_minus_128(&this, x, routes, to, &mine) };
-    }
-}
-
-/// The rows `mine` again of those routes whose column has a quant of -128, where that matters.
-///
-/// # Safety
-/// As [`redo_by_ggml`], for each route, whose result begins at `to`; the columns were quantised.
-unsafe fn redo_minus_128(
-    w: &Matrix,
-    x: &Activations,
-    routes: &[Route],
-    to: impl Fn(&Route) -> *mut f32,
-    mine: &Range<usize>,
-) {
-    // SAFETY: they were quantised (the caller).
-    if w.ty.leaves_minus_128() && unsafe { x.any_has_minus_128() } {
-        for route in routes {
-            // SAFETY: the caller's.
-            unsafe { redo_by_ggml(w, x, route.from as usize, to(route), mine.clone()) };
+        // SAFETY: every thread has quantised its columns: a node before this one did, which ended with a barrier.
+        if this.ty.leaves_minus_128() && unsafe { x.any_has_minus_128() } {
+            for route in routes {
+                // SAFETY: as for `rows_times_tile` above; the column was quantised.
+                unsafe { redo_by_ggml(&this, x, route.from as usize, to(route), mine.clone()) };
+            }
         }
     }
 }

@@ -56,8 +56,7 @@ impl Step for Blocks {
         x: &Columns,
         j: usize,
         step: usize,
-        sums: &mut [Lanes],
-        _: &mut [Lanes],
+        [sums, _]: [&mut [Lanes]; 2],
     ) {
         let n = MOST.min(x.n_blocks - MOST * step);
         // SAFETY: the caller's.

@@ -1,7 +1,7 @@
 //! Columns of activations that lie at even distances, as tiles are loaded.
 
 use super::lanes::Lanes;
-use crate::activations::{Activations, Shape};
+use crate::activations::Activations;
 
 /// The columns of a product.
 #[derive(Clone, Copy)]
@@ -22,8 +22,7 @@ impl Columns {
     /// All columns.
     pub(crate) fn all(x: &Activations) -> Self {
         let tile = x.tile(0, 1);
-        let stride = x.column(1).addr() - x.column(0).addr();
-        let Shape { n, .. } = x.shape;
+        let (n, stride) = (x.shape.n, x.column_bytes);
         Self { first: x.column(0), stride, n, n_blocks: tile.n_blocks, scales: tile.scales, offsets: tile.offsets }
     }
 

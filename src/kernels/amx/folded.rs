@@ -65,15 +65,14 @@ impl Step for Folded {
         x: &Columns,
         j: usize,
         l: usize,
-        sums: &mut [Lanes],
-        mins: &mut [Lanes],
+        sums: [&mut [Lanes]; 2],
     ) {
         // SAFETY: the caller's; so many registers hold minima.
         unsafe {
             match registers_of_mins(ty) {
-                0 => self.add_with::<0>(products, x, j, l, sums, mins),
-                4 => self.add_with::<4>(products, x, j, l, sums, mins),
-                _ => self.add_with::<8>(products, x, j, l, sums, mins),
+                0 => self.add_with::<0>(products, x, j, l, sums),
+                4 => self.add_with::<4>(products, x, j, l, sums),
+                _ => self.add_with::<8>(products, x, j, l, sums),
             }
         }
     }
@@ -91,8 +90,7 @@ impl Folded {
         x: &Columns,
         j: usize,
         l: usize,
-        sums: &mut [Lanes],
-        mins: &mut [Lanes],
+        [sums, mins]: [&mut [Lanes]; 2],
     ) {
         let [low, high] = &products.0[0];
         let sums_of_quants = if MINS == 4 { record::SUMS_32 } else { record::SUMS_16 };

@@ -229,10 +229,10 @@ unsafe fn in_panels<S: Step>(
                 if i > 0 {
                     let Unit { step, group, column } = before;
                     let at = group * n + column..group * n + column + shape;
-                    let (sums, mins) = (&mut sums[at.clone()], &mut mins[at]);
+                    let sums = [&mut sums[at.clone()], &mut mins[at]];
                     let unpacked = &steps[group * n_steps + step];
                     // SAFETY: they were multiplied before this unit.
-                    unsafe { unpacked.add(w.ty, &products[(i - 1) % 2], x, j + column, step, sums, mins) };
+                    unsafe { unpacked.add(w.ty, &products[(i - 1) % 2], x, j + column, step, sums) };
                 }
                 (before, unit) = (unit, unit.next(n, n_groups));
             }

@@ -32,12 +32,11 @@ pub(super) trait Step {
     /// The tiles are shaped for no more columns than there are and for [`Step::TILE_BYTES`]; columns have this step.
     unsafe fn multiply(&self, tiles: &mut Tiles, x: &Columns, j: usize, step: usize, products: &mut Products);
 
-    /// Adds what these products with the columns from `j` on stand for to sums and sums of minima, of which the slices have one for each
-    /// column. Step 0 begins them.
+    /// Adds what these products with the columns from `j` on stand for to sums and, apart, sums of minima, of which the slices have one
+    /// for each column. Step 0 begins them.
     ///
     /// # Safety
     /// As [`Step::multiply`], which was called; the CPU has AVX-512 F and VNNI.
-    #[allow(clippy::too_many_arguments)]
     unsafe fn add(
         &self,
         ty: WeightType,
@@ -45,7 +44,6 @@ pub(super) trait Step {
         x: &Columns,
         j: usize,
         step: usize,
-        sums: &mut [Lanes],
-        mins: &mut [Lanes],
+        sums: [&mut [Lanes]; 2],
     );
 }
